@@ -136,7 +136,11 @@ fn prefill_of_short_prompts_is_bound_by_matrix_products() {
     close(prompts_per_s(all_rows.sum()), 8500.0, 0.03);
     // Of the last two layers, and of all but the products of q, k and v of the one before, 5 rows of each prompt are needed.
     let needed = plan.cost(&shape, BF16);
-    close(prompts_per_s(needed), 8500.0 / (1.0 - 2.9 / 24.0 * 27.0 / 32.0), 0.03);
+    close(
+        prompts_per_s(needed),
+        8500.0 / (1.0 - 2.9 / 24.0 * 27.0 / 32.0),
+        0.03,
+    );
     let experts = kind_cost(&plan.config, OpKind::ExpertGateUp, &shape, BF16);
     let least = H200.rates(BF16).least([experts]);
     assert_eq!(least.bound(), Bound::Compute);
@@ -155,11 +159,17 @@ fn steps_of_each_kind() {
     assert_eq!(mixed.attended(mixed.chunk()), (1537.0 + 2048.0) / 2.0);
     assert_eq!((mixed.logit_rows(), mixed.sampled_rows()), (1.0, 1.0));
     let short = shape(StepKind::Mixed, 512, 32);
-    assert_eq!((short.sequences(), short.attended(short.chunk())), (16.0, 16.5));
+    assert_eq!(
+        (short.sequences(), short.attended(short.chunk())),
+        (16.0, 16.5)
+    );
     let score = shape(StepKind::Score, 512, 32);
     assert_eq!((score.logit_rows(), score.sampled_rows()), (512.0, 0.0));
     let decode = decode(8, 100);
-    assert_eq!((decode.sequences(), decode.attended(decode.chunk())), (8.0, 100.0));
+    assert_eq!(
+        (decode.sequences(), decode.attended(decode.chunk())),
+        (8.0, 100.0)
+    );
     assert_eq!(decode.logit_rows(), 8.0);
 }
 

@@ -351,8 +351,16 @@ impl StageBackend for CpuStage {
         if let Some(needed) = needed {
             let last = LastRows::of(&batch, needed.rows);
             // A stage behind the one with the last attention finds the rows gathered.
-            if self.ops.get(whole).is_some_and(|op| op.kind == OpKind::Attention) {
-                gather(&mut self.buffers.h, self.model.config.hidden_size, &last.from);
+            if self
+                .ops
+                .get(whole)
+                .is_some_and(|op| op.kind == OpKind::Attention)
+            {
+                gather(
+                    &mut self.buffers.h,
+                    self.model.config.hidden_size,
+                    &last.from,
+                );
                 gather(&mut self.buffers.wide, self.shape.qkv(), &last.from);
             }
             self.operations(whole..self.ops.len(), &last.batch(&batch), step)?;

@@ -81,7 +81,11 @@ impl RoutingReader {
         // There is a step by the caller's promise; its rows fit its bucket, and the array the largest one.
         let mut rows = [0];
         read(step + offset_of!(abi::tg_step, rows) as u64, &mut rows)?;
-        let ChosenExperts { experts: address, each, .. } = self.chosen;
+        let ChosenExperts {
+            experts: address,
+            each,
+            ..
+        } = self.chosen;
         let mut experts = vec![0; rows[0] as usize * each];
         read(address, &mut experts)?;
         Ok(experts)

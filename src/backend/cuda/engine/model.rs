@@ -19,7 +19,8 @@ use crate::backend::cuda::tuning::variants::Variant;
 use crate::error::Result;
 use crate::model::{DType, Model, WeightFormat};
 use crate::plan::{
-    BucketSizes, EngineOptions, LayerRange, NeededRows, Op, OpKind, Plan, Precision, Stage, StepKind,
+    BucketSizes, EngineOptions, LayerRange, NeededRows, Op, OpKind, Plan, Precision, Stage,
+    StepKind,
 };
 use crate::telemetry::phases::{Phase, phase};
 use std::collections::BTreeSet;
