@@ -131,8 +131,9 @@ fn recipe(unit: &Path) -> Result<Vec<String>, String> {
         .split_whitespace()
         .map(str::to_owned)
         .collect();
-    let is_known =
-        |word: &str| ARCHITECTURES.contains(&word) || ["types", "rdc"].contains(&word) || word.starts_with("-l");
+    let is_known = |word: &str| {
+        ARCHITECTURES.contains(&word) || ["types", "rdc"].contains(&word) || word.starts_with("-l")
+    };
     match words.iter().find(|word| !is_known(word)) {
         None => Ok(words),
         Some(word) => Err(format!(

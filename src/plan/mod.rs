@@ -25,8 +25,8 @@ pub use budget::Budget;
 pub use cost::{Cost, Precision, StepShape};
 pub use graphs::GraphFile;
 pub use layer_range::LayerRange;
-pub use needed::NeededRows;
 pub use memory::{MemoryPlan, Place, WeightPlacement};
+pub use needed::NeededRows;
 pub use options::{EngineOptions, Limits, Prompts, RingCapacities, Usual};
 
 use crate::error::{Error, Result};

@@ -86,7 +86,10 @@ fn the_last_rows_of_each_sequence_are_listed_and_gathered() {
                 4 * step.chunks.len(),
             ]
             .map(|bytes| gpu.poisoned(bytes));
-            let (h_to, qkv_to) = (gpu.poisoned(4 * rows * hidden), gpu.poisoned(2 * rows * qkv));
+            let (h_to, qkv_to) = (
+                gpu.poisoned(4 * rows * hidden),
+                gpu.poisoned(2 * rows * qkv),
+            );
             // SAFETY: the arrays have the shapes that the calls ask for.
             unsafe {
                 rig.enqueue(&on_gpu, StepKind::Mixed, rows).run(|to| {
@@ -128,7 +131,10 @@ fn the_last_rows_of_each_sequence_are_listed_and_gathered() {
                 let row = |values: &[f32], at: usize, pitch: usize, width: usize| {
                     values[at * pitch..][..width].to_vec()
                 };
-                assert_eq!(row(&h_to, to, hidden, hidden), row(&h, from, hidden, hidden));
+                assert_eq!(
+                    row(&h_to, to, hidden, hidden),
+                    row(&h, from, hidden, hidden)
+                );
                 assert_eq!(row(&qkv_to, to, qkv, q), row(&qkv_rows, from, qkv, q));
                 assert!(row(&qkv_to, to, qkv, qkv)[q..].iter().all(|v| v.is_nan()));
             }

@@ -150,7 +150,13 @@ fn a_stopped_host_does_not_stop_the_gpu() {
         };
         std::fs::write(&rows, (0..count).map(row).collect::<String>()).unwrap();
         let arguments = |output: &str| {
-            let common = ["--overwrite", "--model", "random:tiny", "--launch", "device-graph"];
+            let common = [
+                "--overwrite",
+                "--model",
+                "random:tiny",
+                "--launch",
+                "device-graph",
+            ];
             let max_seqs = max_seqs.to_string();
             let files = [
                 "--max-seqs",

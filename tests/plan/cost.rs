@@ -151,11 +151,17 @@ fn steps_of_each_kind() {
     assert_eq!(mixed.attended(mixed.chunk()), (1537.0 + 2048.0) / 2.0);
     assert_eq!((mixed.logit_rows(), mixed.sampled_rows()), (1.0, 1.0));
     let short = shape(StepKind::Mixed, 512, 32);
-    assert_eq!((short.sequences(), short.attended(short.chunk())), (16.0, 16.5));
+    assert_eq!(
+        (short.sequences(), short.attended(short.chunk())),
+        (16.0, 16.5)
+    );
     let score = shape(StepKind::Score, 512, 32);
     assert_eq!((score.logit_rows(), score.sampled_rows()), (512.0, 0.0));
     let decode = decode(8, 100);
-    assert_eq!((decode.sequences(), decode.attended(decode.chunk())), (8.0, 100.0));
+    assert_eq!(
+        (decode.sequences(), decode.attended(decode.chunk())),
+        (8.0, 100.0)
+    );
     assert_eq!(decode.logit_rows(), 8.0);
 }
 

@@ -154,7 +154,15 @@ impl Lowering<'_> {
             return;
         }
         let (state, step, [tile_rows, large_rows]) = (self.state, self.step, rows);
-        let arguments = arguments![tiles, count, state, step, tile_rows, large_rows, large_tiles];
+        let arguments = arguments![
+            tiles,
+            count,
+            state,
+            step,
+            tile_rows,
+            large_rows,
+            large_tiles
+        ];
         let kernel = &self.kernels.query_tiles;
         self.call_plain(kernel, (1, 1, 1), abi::TG_LIST_THREADS, arguments);
     }
