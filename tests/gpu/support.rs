@@ -62,7 +62,7 @@ pub struct Holder {
     spin: Kernel,
     /// Beside the GPU's.
     stream: Arc<CudaStream>,
-    pub multiprocessors: u32,
+    multiprocessors: u32,
 }
 
 impl Holder {

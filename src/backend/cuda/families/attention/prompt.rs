@@ -24,7 +24,7 @@ pub struct Prompt {
     /// At a time.
     keys: u32,
     shared_bytes: u32,
-    multiprocessors: u32,
+    pub multiprocessors: u32,
 }
 
 impl Prompt {
