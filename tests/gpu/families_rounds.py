@@ -29,8 +29,9 @@ SHORT = 8
 NEW, LEAST_NEW = 24, 96
 # Prompts of each length that are alone in their steps: as many for each bucket, in the larger ones so many tokens' worth.
 ALONE, MOST_ALONE = 16, 2048
-# Requests that come while a step of the most rows runs, at least: on a slow host some 6 a ms, and the step takes 44 ms on an H200.
-AHEAD = 128
+# Requests that come while a step of the most rows runs, at least: some 6 to 12 a ms, by the host, and of six layers, of which the last
+# compute few rows, the step takes some 7 ms on an H200.
+AHEAD = 48
 
 
 @dataclass

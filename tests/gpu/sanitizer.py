@@ -54,12 +54,12 @@ ARRIVE = "arrive"
 BESIDE = "beside"
 COPIES = Path(__file__).resolve().parent.parent.parent / "kernels" / "skinny/pipeline.cuh"
 CHOICE = COPIES.with_name("choice.cuh")
-CHOICE_TOLD = ("choice.chosen[warp] = chosen", "choice.chosen[warp * WORDS + i] = chosen[i]", "those | bits_at<WORDS>(chosen, r)")
+CHOICE_TOLD = ("choice.chosen[warp * WORDS + i] = chosen[i]", "those | bits_at<WORDS>(chosen, r)")
 BITS = COPIES.parent.parent / "common/bits.cuh"
 BITS_TOLD = ("if constexpr (WORDS == 1) return words[r];",)
 # ... and the grouped experts' consumers tell their loaders in which order the rows are.
 SORT = COPIES.parent.parent / "grouped/scheduler.cuh"
-SORT_TOLD = ("pairs[at] = (n * TG_GROUPED_SORTERS + threadIdx.x)", "row_at(uint32_t place) const")
+SORT_TOLD = ("row_and_which[at] = (n * TG_GROUPED_SORTERS + threadIdx.x)", "row_at(uint32_t place) const")
 STAGE_READ = "units[u] = line < k_here ? *reinterpret_cast<const uint4 *>(at)"
 AT_ONCE = max((os.cpu_count() or 1) - 2, 2)
 # In one run of some sixty racecheck's reports named no files (pieces of mangled names in their place), and in others of the
