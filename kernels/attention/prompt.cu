@@ -20,8 +20,9 @@
  * a row's position weigh exactly 0, and rows of a matrix know nothing of each other. So a row's bits follow from its position alone.
  *
  * Bound: the tensor cores, 4 D FLOP for each pair (row, head) and key, and with D = 64 as much time for exponentials: 16 a cycle.
- * Measured on an H200 in bf16, in the model, a prompt of 8,000: 452 us (6 layers of three warpgroups; 580 with two). On an H100, 32 heads of 64 and 8 kv heads, one sequence: 57 us at 2,048 tokens (302 TFLOP/s), 688 at 8,192 (400),
- * 4,480 for 8,192 rows behind 24,000 (421). profiles/log/prompts.md.
+ * Measured on an H200 in bf16, in the model, a prompt of 8,000: 452 us a layer by three warpgroups, 580 by two. On an H100, 32 heads of 64
+ * and 8 kv heads, one sequence, by two: 57 us at 2,048 tokens (302 TFLOP/s), 688 at 8,192 (400), 4,480 for 8,192 rows behind 24,000 (421).
+ * profiles/log/prompts.md.
  *
  * The group divides 64, and pages of tokens and KEYS have a common divisor that is a multiple of 8. Needs sm_90a.
  */

@@ -7,7 +7,8 @@
  * Kernels read a step's descriptor before their grid dependency wait (common/pdl.cuh). So tg_gather_rows, or what else comes next, is
  * launched without overlap: then whatever starts later finds the list.
  *
- * Bound: memory. A gathered row moves 8 H and 2 heads D sizeof(T) bytes.
+ * Bound: latency; a gathered row moves 8 H and 2 heads D sizeof(T) bytes. Measured on an H200, of one sequence: 3.0 to 3.5 us the list, 1.5 to
+ * 2.6 us the rows, once a step.
  *
  * Launch: tg_needed_rows one block of TG_NEEDED_THREADS, one thread a sequence. tg_gather_rows grid = needed rows of the bucket,
  * block = TG_GATHER_THREADS. */
