@@ -161,8 +161,7 @@ pub fn distinct_experts(config: &ModelConfig, rows: f64) -> f64 {
 
 /// The cost of one operation of a plan in a step of `shape`, with even routing: for the rows that are needed of it.
 pub fn op_cost(config: &ModelConfig, op: &Op, shape: &StepShape, precision: Precision) -> Cost {
-    let needed = NeededRows::of(config).filter(|_| shape.kind == StepKind::Mixed);
-    let needed = needed.filter(|needed| needed.are_all_of(op));
+    let needed = NeededRows::of_step(config, shape.kind).filter(|needed| needed.are_all_of(op));
     let chunk = needed.map_or(shape.chunk(), |needed| {
         shape.chunk().min(f64::from(needed.rows))
     });

@@ -1,7 +1,7 @@
 //! Which rows the last layers have readers for. Attention reads the keys and values of every position; behind the last attention
 //! a row is read by the convolutions of rows a few positions on, and by what samples. Of a chunk that leaves its last rows.
 
-use super::{Op, OpKind};
+use super::{Op, OpKind, StepKind};
 use crate::model::{LayerType, ModelConfig};
 
 /// From the attention of `layer` on, a mixed step needs the last `rows` rows of each of its sequences.
@@ -26,6 +26,16 @@ impl NeededRows {
             layer,
             rows: rows.saturating_add(1),
         })
+    }
+
+    /// [`Self::of`] in a step of this kind: only a mixed one has rows that nobody needs.
+    pub fn of_step(config: &ModelConfig, kind: StepKind) -> Option<Self> {
+        Self::of(config).filter(|_| kind == StepKind::Mixed)
+    }
+
+    /// Operations of a stage that compute all rows; those behind them compute these alone.
+    pub fn whole(self, ops: &[Op]) -> usize {
+        ops.partition_point(|op| !self.are_all_of(op))
     }
 
     /// Whether an operation computes these rows alone. Keys and values are of all rows.

@@ -66,6 +66,7 @@ fn shards_make_the_file_of_all_rows() {
     fs::write(at("batch.jsonl"), (0..7).map(batch).collect::<String>()).unwrap();
     let (rows, batch) = (at("in.jsonl"), at("batch.jsonl"));
     let model = ["--model", "random:tiny", "--input"];
+    let scored = [&["score", "--logprobs"][..], &model, &[text(&rows)]].concat();
     let kinds: [(&[&str], &str, u64); 7] = [
         (
             &["generate", model[0], model[1], model[2], text(&rows)],
@@ -77,18 +78,7 @@ fn shards_make_the_file_of_all_rows() {
             "jsonl",
             9,
         ),
-        (
-            &[
-                "score",
-                "--logprobs",
-                model[0],
-                model[1],
-                model[2],
-                text(&rows),
-            ],
-            "jsonl",
-            4,
-        ),
+        (&scored, "jsonl", 4),
         (
             &["score", model[0], model[1], model[2], text(&rows)],
             "safetensors",
@@ -99,18 +89,7 @@ fn shards_make_the_file_of_all_rows() {
             "jsonl.gz",
             3,
         ),
-        (
-            &[
-                "score",
-                "--logprobs",
-                model[0],
-                model[1],
-                model[2],
-                text(&rows),
-            ],
-            "jsonl.zst",
-            4,
-        ),
+        (&scored, "jsonl.zst", 4),
         (
             &[
                 "score",

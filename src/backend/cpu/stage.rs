@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::model::rotary::inverse_frequencies;
 use crate::model::{LayerType, Model, Tensor};
 use crate::plan::EngineOptions;
-use crate::plan::{NeededRows, Op, OpKind, Plan, StepKind};
+use crate::plan::{NeededRows, Op, OpKind, Plan};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -343,19 +343,13 @@ impl StageBackend for CpuStage {
         if let Some(head) = &mut self.head {
             head.note(&batch);
         }
-        let needed = NeededRows::of(&self.model.config).filter(|_| step.kind() == StepKind::Mixed);
-        let whole = needed.map_or(self.ops.len(), |needed| {
-            self.ops.partition_point(|op| !needed.are_all_of(op))
-        });
+        let needed = NeededRows::of_step(&self.model.config, step.kind());
+        let whole = needed.map_or(self.ops.len(), |needed| needed.whole(&self.ops));
         self.operations(0..whole, &batch, step)?;
-        if let Some(needed) = needed {
+        if let (Some(needed), Some(first)) = (needed, self.ops.get(whole)) {
             let last = LastRows::of(&batch, needed.rows);
             // A stage behind the one with the last attention finds the rows gathered.
-            if self
-                .ops
-                .get(whole)
-                .is_some_and(|op| op.kind == OpKind::Attention)
-            {
+            if first.kind == OpKind::Attention {
                 gather(
                     &mut self.buffers.h,
                     self.model.config.hidden_size,

@@ -23,7 +23,7 @@ use crate::backend::cuda::memory::state::{StateAt, StateLayout};
 use crate::backend::cuda::memory::weights::WeightAddresses;
 use crate::error::{Error, Result};
 use crate::model::ModelConfig;
-use crate::plan::{NeededRows, Op, OpKind, StepKind};
+use crate::plan::{NeededRows, Op, OpKind};
 use std::sync::Arc;
 
 /// Where a model's arrays lie.
@@ -77,10 +77,8 @@ pub fn lower(
     ops: &[Op],
     mut lowering: Lowering<'_>,
 ) -> Result<Vec<KernelCall>> {
-    let needed = NeededRows::of(&model.config).filter(|_| lowering.bucket.kind == StepKind::Mixed);
-    let whole = needed.map_or(ops.len(), |needed| {
-        ops.partition_point(|op| !needed.are_all_of(op))
-    });
+    let needed = NeededRows::of_step(&model.config, lowering.bucket.kind);
+    let whole = needed.map_or(ops.len(), |needed| needed.whole(ops));
     let (whole, last) = ops.split_at(whole);
     lower_rows(model, whole, &mut lowering)?;
     if let (Some(needed), [_, ..]) = (needed, last) {

@@ -39,19 +39,19 @@ pub struct Arena {
     pub wide: usize,
     /// bf16 `[3, R, max(H, heads D)]`, of f32 operands alone: rows as bf16x3, the sum of three parts.
     pub bf16x3: usize,
-    /// Of [`NeededRows`], N at most: f32 `[N, H]`, the residual stream.
+    /// f32 `[N, H]`: the residual stream of the rows that the last layers need, N at most ([`NeededRows::most`]).
     pub needed_h: usize,
-    /// ... `[N, (heads + 2 kv_heads) D]`, operand type: their queries.
+    /// `[N, (heads + 2 kv_heads) D]`, operand type: their queries.
     pub needed_qkv: usize,
-    /// ... `tg_step`
+    /// `tg_step`: their list; the next four are its tables.
     pub needed_step: usize,
-    /// ... `tg_row [N]`
+    /// `tg_row [N]`
     pub needed_rows: usize,
-    /// ... u32 `[N]`: which of the step's rows each is.
+    /// u32 `[N]`: which of the step's rows each is.
     pub needed_from: usize,
-    /// ... `tg_sequence [S]`
+    /// `tg_sequence [S]`
     pub needed_sequences: usize,
-    /// ... u32 `[S]`: the sampled rows.
+    /// u32 `[S]`: the sampled rows.
     pub needed_samples: usize,
     /// f32 `[R K, H]`: what each expert adds; of some buckets in the operand type.
     pub partial: usize,
@@ -156,9 +156,8 @@ impl Arena {
         let heads = config.num_attention_heads;
         let pieces = KeySplit::most_pieces(slots as u32, shape.max_context as u32) as usize;
         let logits_rows = logits_rows(rows, slots);
-        let needed = NeededRows::of(config).map_or(0, |needed| {
-            rows.min(slots.saturating_mul(needed.rows as usize))
-        });
+        let needed = NeededRows::of(config);
+        let needed = needed.map_or(0, |needed| needed.most(rows as u32, slots as u32) as usize);
         let mut bytes = 0usize;
         let mut take = |dimensions: &[usize]| {
             let at = bytes;
