@@ -58,34 +58,57 @@ __device__ inline float sum_of_turned(float (&parts)[SUMS]) {
   return sum_over_lanes<WARP / SUMS>(parts[0]);
 }
 
-template <typename X, uint32_t WORDS>
-__device__ inline void route_many_step(const tg_choosing_args &arrays, const tg_route_args &args, uint32_t hidden, uint32_t expert_count,
-                                       Weighing weighing) {
-  __shared__ RouteManyScratch<WORDS> scratch;
-  __shared__ uint64_t summed;  /* all sums of blocks of the cluster are there */
-  let_next_kernel_start();
-  const uint32_t rows_each = args.rows_each;
-  const float *norm_weight = arrays.norm_weight, *gate = arrays.gate, *bias = arrays.bias;
-  const uint32_t rank = cluster_rank(), blocks = cluster_blocks(), lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-  const uint32_t others = blocks - 1, first = (blockIdx.x >> __popc(others)) * rows_each, in_step = __ldcg(&arrays.step->rows);
-  const float4 zeros = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-  const uint32_t first_column = rank * MANY_COLUMNS;
-  const uint32_t column = first_column + 4 * lane;  /* and that MANY_RUN further */
-  const bool there[2] = {column < hidden, column + MANY_RUN < hidden};
-  float4 weighed[MANY_EACH][2], norm[2];
-  auto load_runs = [&](float4 (&runs)[2], const float *row, bool exists) {
+/* The sum of what `of_block` gives for each block of a cluster. */
+template <typename OfBlock>
+__device__ inline float sum_of_blocks(uint32_t blocks, OfBlock of_block) {
+  float sum = 0.0f;
 #pragma unroll
-    for (uint32_t i = 0; i < 2; i++) runs[i] = there[i] && exists ? load4(row + i * MANY_RUN) : zeros;
-  };
-  auto load_norm = [&] { load_runs(norm, norm_weight + column, true); };
-  auto load_gate = [&](uint32_t word) {
+  for (uint32_t b = 0; b < MANY_BLOCKS; b++) sum += b < blocks ? of_block(b) : 0.0f;
+  return sum;
+}
+
+/* The squares of a row's columns in the block, summed by MANY_PART lanes, of which this is lane `at`. */
+__device__ inline float sum_of_squares(const float *row, uint32_t at) {
+  float squares = 0.0f;
+#pragma unroll
+  for (uint32_t c = 0; c < MANY_COLUMNS; c += 4 * MANY_PART) squares = add_squares(squares, load4(row + c + 4 * at));
+  return sum_over_lanes<MANY_PART>(squares);
+}
+
+/* What a thread has of norm weight and gate: eight columns, and of these the experts of its warp. */
+struct ManyWeights {
+  const float *norm_weight, *gate;
+  uint32_t hidden, expert_count, lane, warp, column;
+  bool there[2];  /* its columns, and those MANY_RUN further */
+  float4 weighed[MANY_EACH][2], norm[2];
+
+  __device__ void load_runs(float4 (&runs)[2], const float *row, bool exists) const {
+#pragma unroll
+    for (uint32_t i = 0; i < 2; i++) runs[i] = there[i] && exists ? load4(row + i * MANY_RUN) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  }
+
+  __device__ void load_norm() { load_runs(norm, norm_weight + column, true); }
+
+  __device__ void load_gate(uint32_t word) {
 #pragma unroll
     for (uint32_t e = 0; e < MANY_EACH; e++) {
       const uint32_t expert = word * WARP + warp * MANY_EACH + (e ^ lane / 8);
       load_runs(weighed[e], gate + kept(expert * hidden + column), expert < expert_count);
     }
-  };
-  auto weigh = [&] {
+  }
+
+  /* The line of these experts that begins at its columns. */
+  __device__ void prefetch_gate(uint32_t word) const {
+#pragma unroll
+    for (uint32_t e = 0; e < MANY_EACH; e++) {
+      const uint32_t expert = word * WARP + warp * MANY_EACH + e;
+#pragma unroll
+      for (uint32_t i = 0; i < 2; i++)
+        if (there[i] && lane % 8 == 0 && expert < expert_count) prefetch_line(gate + (expert * hidden + column) + i * MANY_RUN);
+    }
+  }
+
+  __device__ void weigh() {
 #pragma unroll
     for (uint32_t e = 0; e < MANY_EACH; e++)
 #pragma unroll
@@ -93,25 +116,64 @@ __device__ inline void route_many_step(const tg_choosing_args &arrays, const tg_
         const float4 g = weighed[e][i];
         weighed[e][i] = make_float4(g.x * norm[i].x, g.y * norm[i].y, g.z * norm[i].z, g.w * norm[i].w);
       }
-  };
-  load_norm();
-  load_gate(0);
+  }
+
+  /* Gives `store` each of the rows `from` to `to`, and more up to a multiple of MANY_TOGETHER, with the sum that the lane gets of it. */
+  template <typename Store>
+  __device__ void multiply(const float (*h)[MANY_COLUMNS], uint32_t from, uint32_t to, Store store) const {
+    const uint32_t turned = lane / 2 % MANY_TOGETHER;
+    const float *rows_of[MANY_TOGETHER];
+#pragma unroll
+    for (uint32_t a = 0; a < MANY_TOGETHER; a++) rows_of[a] = h[from + (a ^ turned)] + 4 * lane;
+#pragma unroll 1
+    for (uint32_t r = from + turned; r - turned < to; r += MANY_TOGETHER) {
+      float parts[MANY_EACH * MANY_TOGETHER];
+#pragma unroll
+      for (uint32_t a = 0; a < MANY_TOGETHER; a++) {
+        const float4 v = load4(rows_of[a]), u = load4(rows_of[a] + MANY_RUN);
+        rows_of[a] += MANY_TOGETHER * MANY_COLUMNS;
+#pragma unroll
+        for (uint32_t e = 0; e < MANY_EACH; e++) {
+          const float4 w = weighed[e][0], z = weighed[e][1];
+          const float low = fmaf(v.w, w.w, fmaf(v.z, w.z, fmaf(v.y, w.y, v.x * w.x)));
+          parts[e * MANY_TOGETHER + a] = fmaf(u.w, z.w, fmaf(u.z, z.z, fmaf(u.y, z.y, fmaf(u.x, z.x, low))));
+        }
+      }
+      store(r, sum_of_turned(parts));
+    }
+  }
+
+  /* The norm of its columns of a row. */
+  template <typename X>
+  __device__ void store_normed(X *x, const float *row, float scale) const {
+#pragma unroll
+    for (uint32_t i = 0; i < 2; i++)
+      if (there[i]) store4(x + i * MANY_RUN, normed(load4(row + i * MANY_RUN + 4 * lane), scale, norm[i]));
+  }
+};
+
+template <typename X, uint32_t WORDS>
+__device__ inline void route_many_step(const tg_choosing_args &arrays, const tg_route_args &args, uint32_t hidden, uint32_t expert_count,
+                                       Weighing weighing) {
+  __shared__ RouteManyScratch<WORDS> scratch;
+  __shared__ uint64_t summed;  /* all sums of blocks of the cluster are there */
+  let_next_kernel_start();
+  const float *bias = arrays.bias;
+  const uint32_t rank = cluster_rank(), blocks = cluster_blocks(), lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+  const uint32_t others = blocks - 1, first = (blockIdx.x >> __popc(others)) * args.rows_each, in_step = __ldcg(&arrays.step->rows);
+  const uint32_t first_column = rank * MANY_COLUMNS;
+  const uint32_t column = first_column + 4 * lane;
+  ManyWeights weights{arrays.norm_weight, arrays.gate, hidden, expert_count, lane, warp, column, {column < hidden, column + MANY_RUN < hidden}};
+  weights.load_norm();
+  weights.load_gate(0);
   if (threadIdx.x == 0) {
     barrier_init(&summed, 1);
     barriers_ready();
   }
   __syncthreads();
   cluster_arrive();
-  if constexpr (WORDS > 1) {  /* the second experts' line that begins at this column */
-#pragma unroll
-    for (uint32_t e = 0; e < MANY_EACH; e++) {
-      const uint32_t expert = WARP + warp * MANY_EACH + e;
-#pragma unroll
-      for (uint32_t i = 0; i < 2; i++)
-        if (there[i] && lane % 8 == 0 && expert < expert_count) prefetch_line(gate + (expert * hidden + column) + i * MANY_RUN);
-    }
-  }
-  const uint32_t rows = rows_from(first, in_step, rows_each);
+  if constexpr (WORDS > 1) weights.prefetch_gate(1);
+  const uint32_t rows = rows_from(first, in_step, args.rows_each);
   const float *h = arrays.h + (size_t)first * hidden + first_column;
   wait_for_earlier_kernels();
   /* Columns past the last and rows past the step's come as zeros. */
@@ -132,47 +194,27 @@ __device__ inline void route_many_step(const tg_choosing_args &arrays, const tg_
     const uint32_t chosen_here = rows > rank ? (rows - rank + others) >> __popc(others) : 0;
     barrier_arrive_expecting(&summed, blocks * (rows + chosen_here * WORDS * WARP) * sizeof(float));
   }
-  weigh();  /* not before the rows are loaded: where this kernel started late, the gate has yet to come */
+  weights.weigh();  /* not before the rows are loaded: where this kernel started late, the gate has yet to come */
   copy_wait<1>();
   __syncthreads();
   cluster_wait();  /* all blocks have their barriers */
   auto add_squares_of = [&](uint32_t part) {
     const uint32_t r = part + threadIdx.x / MANY_PART, at = threadIdx.x % MANY_PART;
-    float squares = 0.0f;
-#pragma unroll
-    for (uint32_t c = 0; c < MANY_COLUMNS; c += 4 * MANY_PART) squares = add_squares(squares, load4(scratch.h[r] + c + 4 * at));
-    const float sum = sum_over_lanes<MANY_PART>(squares);
+    const float sum = sum_of_squares(scratch.h[r], at);
     if (r < rows && at < blocks) store_to_block(&scratch.squares[r][rank], at, sum, &summed, blocks);
   };
   auto multiply = [&](uint32_t from, uint32_t to, uint32_t word) {
-    const uint32_t turned = lane / 2 % MANY_TOGETHER, expert = word * WARP + warp * MANY_EACH + lane / 8;
-    const float *rows_of[MANY_TOGETHER];
-#pragma unroll
-    for (uint32_t a = 0; a < MANY_TOGETHER; a++) rows_of[a] = scratch.h[from + (a ^ turned)] + 4 * lane;
-#pragma unroll 1
-    for (uint32_t r = from + turned; r - turned < to; r += MANY_TOGETHER) {
-      float parts[MANY_EACH * MANY_TOGETHER];
-#pragma unroll
-      for (uint32_t a = 0; a < MANY_TOGETHER; a++) {
-        const float4 v = load4(rows_of[a]), u = load4(rows_of[a] + MANY_RUN);
-        rows_of[a] += MANY_TOGETHER * MANY_COLUMNS;
-#pragma unroll
-        for (uint32_t e = 0; e < MANY_EACH; e++) {
-          const float4 w = weighed[e][0], z = weighed[e][1];
-          const float low = fmaf(v.w, w.w, fmaf(v.z, w.z, fmaf(v.y, w.y, v.x * w.x)));
-          parts[e * MANY_TOGETHER + a] = fmaf(u.w, z.w, fmaf(u.z, z.z, fmaf(u.y, z.y, fmaf(u.x, z.x, low))));
-        }
-      }
-      const float sum = sum_of_turned(parts);
+    const uint32_t expert = word * WARP + warp * MANY_EACH + lane / 8;
+    weights.multiply(scratch.h, from, to, [&](uint32_t r, float sum) {
       if (lane % 2 == 0 && r < rows) store_to_block(&scratch.sums[(r & ~others) + rank][expert], r & others, sum, &summed, blocks);
-    }
+    });
   };
 #pragma unroll 1
   for (uint32_t word = 0; word < WORDS; word++) {
     if (word > 0) {
-      load_norm();
-      load_gate(word);
-      weigh();
+      weights.load_norm();
+      weights.load_gate(word);
+      weights.weigh();
     }
 #pragma unroll 1
     for (uint32_t part = 0; part < rows; part += MANY_PART) {
@@ -185,7 +227,7 @@ __device__ inline void route_many_step(const tg_choosing_args &arrays, const tg_
     }
   }
   /* Loads for what comes behind the exchange are issued before it: registers are free now. */
-  load_norm();
+  weights.load_norm();
   RouteLane<WORDS> of_bias;
 #pragma unroll
   for (uint32_t w = 0; w < WORDS; w++) {
@@ -194,30 +236,21 @@ __device__ inline void route_many_step(const tg_choosing_args &arrays, const tg_
   }
   if (warp * blocks + rank < rows) choose_route<WORDS>({}, {}, 0.0f, expert_count, weighing);
   barrier_wait_cluster(&summed, 0);
-  auto sum_of_blocks = [&](auto of_block) {
-    float sum = 0.0f;
-#pragma unroll
-    for (uint32_t b = 0; b < MANY_BLOCKS; b++) sum += b < blocks ? of_block(b) : 0.0f;
-    return sum;
-  };
-  const float squares = sum_of_blocks([&](uint32_t b) { return scratch.squares[lane][b]; });
+  const float squares = sum_of_blocks(blocks, [&](uint32_t b) { return scratch.squares[lane][b]; });
   const float scale = 1.0f / sqrtf(squares / hidden + args.eps);  /* of row `lane` */
   auto scale_of = [&](uint32_t r) { return __shfl_sync(0xffffffffu, scale, r); };
 #pragma unroll 1
   for (uint32_t at = warp * blocks; at + rank < rows; at += MANY_WARPS * blocks) {  /* a warp chooses for a row */
     RouteLane<WORDS> sums;
 #pragma unroll
-    for (uint32_t w = 0; w < WORDS; w++) sums.of[w] = sum_of_blocks([&](uint32_t b) { return scratch.sums[at + b][lane + w * WARP]; });
-    const auto choice = choose_route(sums, of_bias, scale_of(at + rank), expert_count, weighing);
-    store_choice(arrays, first, at + rank, weighing.k, choice);
+    for (uint32_t w = 0; w < WORDS; w++) sums.of[w] = sum_of_blocks(blocks, [&](uint32_t b) { return scratch.sums[at + b][lane + w * WARP]; });
+    store_choice(arrays, first, at + rank, weighing.k, choose_route(sums, of_bias, scale_of(at + rank), expert_count, weighing));
   }
   X *x = static_cast<X *>(arrays.x) + (size_t)first * hidden + column;
 #pragma unroll 1
   for (uint32_t r = warp; r < rows; r += MANY_WARPS) {
     const float scale = scale_of(r);
-#pragma unroll
-    for (uint32_t i = 0; i < 2; i++)
-      if (there[i]) store4(x + (size_t)r * hidden + i * MANY_RUN, normed(load4(scratch.h[r] + i * MANY_RUN + 4 * lane), scale, norm[i]));
+    weights.store_normed(x + (size_t)r * hidden, scratch.h[r], scale);
   }
 }
 
