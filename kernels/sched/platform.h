@@ -49,25 +49,17 @@ uint64_t tg_explore(uint32_t access, const uint64_t *word, uint64_t to, uint64_t
 #define tg_read(word) (*(word))
 #define tg_write(word, to) (*(word) = (to))
 #ifdef __CUDACC__
-TG_FN uint64_t tg_acquire(const uint64_t *word) {
-  uint64_t loaded;
-  asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(loaded) : "l"(word) : "memory");
-  return loaded;
-}
-
-TG_FN void tg_release(uint64_t *word, uint64_t to) {
-  asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(word), "l"(to) : "memory");
-}
-
-TG_FN uint64_t tg_load(const uint64_t *word) {
-  uint64_t loaded;
-  asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(loaded) : "l"(word) : "memory");
-  return loaded;
-}
-
-TG_FN void tg_store(uint64_t *word, uint64_t to) {
-  asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(word), "l"(to) : "memory");
-}
+#define TG_LOADS_AND_STORES(LOAD, LOADS, STORE, STORES)                                         \
+  TG_FN uint64_t LOAD(const uint64_t *word) {                                                   \
+    uint64_t loaded;                                                                            \
+    asm volatile("ld." LOADS ".sys.global.u64 %0, [%1];" : "=l"(loaded) : "l"(word) : "memory"); \
+    return loaded;                                                                              \
+  }                                                                                             \
+  TG_FN void STORE(uint64_t *word, uint64_t to) {                                               \
+    asm volatile("st." STORES ".sys.global.u64 [%0], %1;" ::"l"(word), "l"(to) : "memory");      \
+  }
+TG_LOADS_AND_STORES(tg_acquire, "acquire", tg_release, "release")
+TG_LOADS_AND_STORES(tg_load, "relaxed", tg_store, "relaxed")
 
 TG_FN uint64_t tg_swap(uint64_t *word, uint64_t expected, uint64_t to) {
   uint64_t found;

@@ -52,22 +52,23 @@ extern "C" __global__ void tg_ways_head_tail(tg_ways *ways) {
   must_launch(ways, step_graph(ways, 0), cudaStreamGraphTailLaunch, TG_WAYS_TAIL, 0);
 }
 
+/* One thread: the step's graph, and this one behind it. */
+__device__ inline void launch_and_return(tg_ways *ways, uint32_t copy, cudaStream_t stream, uint32_t what) {
+  if (must_launch(ways, step_graph(ways, copy), stream, what, 0))
+    must_launch(ways, cudaGetCurrentGraphExec(), cudaStreamGraphTailLaunch, TG_WAYS_SELF, 1);
+}
+
 extern "C" __global__ void tg_ways_head_sibling(tg_ways *ways) {
   if (ways_over(ways)) return;
   ways->launched = 1;
   __threadfence();
-  if (must_launch(ways, step_graph(ways, (uint32_t)ways->step), cudaStreamGraphFireAndForget, TG_WAYS_FORGET, 0))
-    must_launch(ways, cudaGetCurrentGraphExec(), cudaStreamGraphTailLaunch, TG_WAYS_SELF, 1);
+  launch_and_return(ways, (uint32_t)ways->step, cudaStreamGraphFireAndForget, TG_WAYS_FORGET);
 }
 
 extern "C" __global__ void tg_ways_head_scheduler(tg_ways *ways) {
-  if (ways_over(ways)) return;
-  if (must_launch(ways, step_graph(ways, 0), cudaStreamGraphTailLaunch, TG_WAYS_TAIL, 0))
-    must_launch(ways, cudaGetCurrentGraphExec(), cudaStreamGraphTailLaunch, TG_WAYS_SELF, 1);
+  if (!ways_over(ways)) launch_and_return(ways, 0, cudaStreamGraphTailLaunch, TG_WAYS_TAIL);
 }
 
 extern "C" __global__ void tg_ways_head_forget(tg_ways *ways) {
-  if (ways_over(ways)) return;
-  if (must_launch(ways, step_graph(ways, 0), cudaStreamGraphFireAndForget, TG_WAYS_FORGET, 0))
-    must_launch(ways, cudaGetCurrentGraphExec(), cudaStreamGraphTailLaunch, TG_WAYS_SELF, 1);
+  if (!ways_over(ways)) launch_and_return(ways, 0, cudaStreamGraphFireAndForget, TG_WAYS_FORGET);
 }
