@@ -57,10 +57,8 @@ impl Lowering<'_> {
 
     /// x = C * conv(B * X); the state moves on by the step's rows. Shapes as [`ShortConv`] says.
     pub fn short_conv(&mut self, conv: &ShortConv) {
-        let hidden = self.hidden();
-        let taps = self.config.conv_l_cache as u32;
-        let rows = self.bucket.rows;
-        let kernels = self.kernels;
+        let (hidden, taps) = (self.hidden(), self.config.conv_l_cache as u32);
+        let (kernels, rows) = (self.kernels, self.bucket.rows);
         let (kernel, rows) = if self.bucket.kind == StepKind::Decode {
             (&kernels.conv_decode, rows)
         } else if taps == abi::TG_CONV_TAPS {

@@ -77,13 +77,9 @@ impl Grouped {
     /// # Errors
     /// The driver refuses.
     pub fn load(library: &Library, precision: Precision) -> Result<Self> {
-        let of_operand = if precision.compute.is_half() {
-            &INSTANCES[..]
-        } else {
-            &INSTANCES[..2]
-        };
-        let operand = precision.compute.name();
-        let names = of_operand.iter();
+        let (operand, is_half) = (precision.compute.name(), precision.compute.is_half());
+        let count = if is_half { INSTANCES.len() } else { 2 };
+        let names = INSTANCES[..count].iter();
         let names = names.map(|of| format!("tg_grouped_experts{of}_{operand}"));
         let limits = library.gpu.limits();
         Ok(Self {

@@ -186,12 +186,8 @@ pub fn check(config: &ModelConfig, Precision { compute, weights }: Precision) ->
         takes(field, value, is_taken, "multiples of 32")?;
     }
     let head_dim = config.head_dim;
-    takes(
-        "head_dim",
-        head_dim,
-        matches!(head_dim, 64 | 128),
-        "64 or 128",
-    )?;
+    let is_taken = matches!(head_dim, 64 | 128);
+    takes("head_dim", head_dim, is_taken, "64 or 128")?;
     let (heads, kv_heads) = (config.num_attention_heads, config.num_key_value_heads);
     if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
         return refused(format!(
@@ -199,13 +195,10 @@ pub fn check(config: &ModelConfig, Precision { compute, weights }: Precision) ->
         ));
     }
     let (experts, top_k) = (config.num_experts, config.num_experts_per_tok);
+    let most_top_k = experts.min(abi::TG_MAX_TOP_K as usize);
     for (field, value, most) in [
         ("num_experts", experts, abi::TG_MAX_EXPERTS as usize),
-        (
-            "num_experts_per_tok",
-            top_k,
-            experts.min(abi::TG_MAX_TOP_K as usize),
-        ),
+        ("num_experts_per_tok", top_k, most_top_k),
         ("conv_L_cache", config.conv_l_cache, 8),
     ] {
         takes(field, value, value <= most, &format!("at most {most}"))?;

@@ -133,10 +133,8 @@ impl<'a> Lowering<'a> {
     ) {
         let launch = Launch {
             grid,
-            threads,
             shared_bytes,
-            cluster: 1,
-            pdl: self.pdl,
+            ..Launch::blocks(1, threads)
         };
         self.push(kernel, launch, arguments);
     }
@@ -162,14 +160,13 @@ impl<'a> Lowering<'a> {
     ) {
         let launch = Launch {
             cluster,
-            pdl: self.pdl,
             ..Launch::blocks(blocks, threads)
         };
         self.push(kernel, launch, arguments);
     }
 
     fn push(&mut self, kernel: &Kernel, mut launch: Launch, arguments: Vec<Argument>) {
-        launch.pdl &= !std::mem::take(&mut self.starts_behind);
+        launch.pdl = self.pdl && !std::mem::take(&mut self.starts_behind);
         self.calls.push(KernelCall {
             kernel: kernel.clone(),
             launch,

@@ -180,11 +180,7 @@ impl<'a> Lowering<'a> {
     ) {
         let weights = product.weights();
         let inner = product.w.columns;
-        let shape = Shape {
-            rows,
-            weight_rows: weights.iter().map(|w| w.rows).sum(),
-            inner,
-        };
+        let shape = Shape::new(rows, weights.iter().map(|w| w.rows).sum(), inner);
         let of_x = (product.x, product.bf16x3);
         let x = self.bf16x3(persistent, of_x, (first, rows, count), inner);
         let (tile, kernel) = persistent.dense(&shape);
@@ -294,12 +290,11 @@ impl<'a> Lowering<'a> {
     ) {
         let cluster = tile.cluster();
         let most = persistent.multiprocessors / cluster * cluster;
+        let blocks = most.min(blocks.next_multiple_of(cluster));
         let launch = Launch {
-            grid: (most.min(blocks.next_multiple_of(cluster)), 1, 1),
-            threads: abi::TG_PERSISTENT_THREADS,
             shared_bytes: tile.shared_bytes,
             cluster,
-            pdl: self.pdl,
+            ..Launch::blocks(blocks, abi::TG_PERSISTENT_THREADS)
         };
         self.push(kernel, launch, arguments)
     }

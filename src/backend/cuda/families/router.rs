@@ -139,11 +139,9 @@ impl<'a> Lowering<'a> {
         let normalize = u32::from(config.norm_topk_prob);
         let scaling = config.routed_scaling_factor;
         let launch = Launch {
-            grid: (rows.div_ceil(rows_each) * blocks, 1, 1),
-            threads: abi::TG_NORM_THREADS,
             shared_bytes,
             cluster: blocks,
-            pdl: self.pdl,
+            ..Launch::blocks(rows.div_ceil(rows_each) * blocks, abi::TG_NORM_THREADS)
         };
         let arguments = arguments![&arrays, &args, hidden, experts, top_k, normalize, scaling];
         self.push(kernel, launch, arguments);

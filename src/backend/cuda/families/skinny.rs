@@ -93,13 +93,9 @@ impl Skinny {
             return Ok(None);
         }
         let (name, words) = (precision.compute.name(), expert_words(experts));
-        let bf16x3 = if precision.compute.is_half() {
-            None
-        } else {
-            let suffix = format!("{name}_bf16x3");
-            // With more words than one the fused experts of f32 rows have too few registers.
-            Some(Family::load(library, &suffix, words, words == 1)?)
-        };
+        // With more words than one the fused experts of f32 rows have too few registers.
+        let bf16x3 = || Family::load(library, &format!("{name}_bf16x3"), words, words == 1);
+        let bf16x3 = (!precision.compute.is_half()).then(bf16x3).transpose()?;
         Ok(Some(Self {
             any: Family::load(library, name, words, bf16x3.is_none())?,
             bf16x3,

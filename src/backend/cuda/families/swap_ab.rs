@@ -53,11 +53,7 @@ impl SwapAb {
         let limits = library.gpu.limits();
         let of = |name: &str, f32: &[&str], halves: &[&str]| {
             let operand = precision.compute.name();
-            let rows = if precision.compute.is_half() {
-                halves
-            } else {
-                f32
-            };
+            let rows = [f32, halves][usize::from(precision.compute.is_half())];
             let name = |rows| format!("tg_swap_ab_{name}_{operand}_r{rows}");
             rows.iter().map(name).collect::<Vec<_>>()
         };
@@ -176,9 +172,8 @@ impl<'a> Lowering<'a> {
         let clusters = outputs.div_ceil(tile.outputs() * tile.multicast).min(most);
         self.launch_swap_ab((tile, kernel), &cut, (clusters, cut.row_tiles), arguments);
         self.with_weights([product.w]);
-        Found {
-            parts: clusters * tile.multicast,
-        }
+        let parts = clusters * tile.multicast;
+        Found { parts }
     }
 
     /// [`Lowering::product`] of up to `rows` rows, of which there are `*count`.
@@ -196,13 +191,9 @@ impl<'a> Lowering<'a> {
             (&swap_ab.alone, limits.cut_alone(&swap_ab.alone.tiles, rows))
         } else {
             let (shared, many) = (&swap_ab.shared, &swap_ab.shared_many);
-            match limits.cut_shared_many(&many.tiles, rows, outputs, inner) {
-                Some(cut) => (many, cut),
-                None => (
-                    shared,
-                    limits.cut_shared(&shared.tiles, rows, outputs, inner),
-                ),
-            }
+            let of_many = limits.cut_shared_many(&many.tiles, rows, outputs, inner);
+            let cut = || limits.cut_shared(&shared.tiles, rows, outputs, inner);
+            of_many.map_or_else(|| (shared, cut()), |cut| (many, cut))
         };
         let (tile, kernel) = variants.of(cut.index);
         let args = abi::tg_swap_ab_args {
@@ -270,10 +261,9 @@ impl<'a> Lowering<'a> {
         let cluster = cut.split_k * tile.multicast;
         let launch = Launch {
             grid: (clusters * cluster, row_tiles, 1),
-            threads: tile.threads,
             shared_bytes: cut.shared_bytes,
             cluster,
-            pdl: self.pdl,
+            ..Launch::blocks(1, tile.threads)
         };
         self.push(kernel, launch, arguments);
     }

@@ -51,17 +51,10 @@ impl<'a> Lowering<'a> {
     ) {
         let (tile, kernel) = persistent.conv.as_ref().expect("rows of 16 bits");
         let (rows, hidden) = (self.bucket.rows, self.hidden());
-        let (x, w) = (
-            persistent.rows(conv.x, rows, hidden),
-            in_channels(in_proj, tile),
-        );
+        let x = persistent.rows(conv.x, rows, hidden);
+        let w = in_channels(in_proj, tile);
         let arguments = arguments![x, w, &self.conv_product(conv, bias), rows, hidden];
-        let shape = Shape {
-            rows,
-            weight_rows: in_proj.rows,
-            inner: hidden,
-        };
-        let blocks = tile.blocks(&shape);
+        let blocks = tile.blocks(&Shape::new(rows, in_proj.rows, hidden));
         self.launch_persistent(persistent, (tile, kernel), blocks, arguments);
         self.with_weights([*in_proj]);
     }

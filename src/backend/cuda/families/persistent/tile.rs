@@ -49,6 +49,16 @@ pub struct Shape {
     pub inner: u32,
 }
 
+impl Shape {
+    pub fn new(rows: u32, weight_rows: u32, inner: u32) -> Self {
+        Self {
+            rows,
+            weight_rows,
+            inner,
+        }
+    }
+}
+
 impl Tile {
     /// Channels: rows of B, of C and of X each, where the weight rows are a conv layer's in-projection's.
     pub fn channels(&self) -> u32 {
@@ -131,17 +141,9 @@ mod tests {
     ];
     const F32: [Tile; 2] = [tile(128, 1, 1, 3), tile(128, 1, 2, 3)];
 
-    fn shape(rows: u32, weight_rows: u32, inner: u32) -> Shape {
-        Shape {
-            rows,
-            weight_rows,
-            inner,
-        }
-    }
-
     /// Weight rows of the tile, and blocks that split K.
     fn chosen(rows: u32, weight_rows: u32, inner: u32) -> (u32, u32) {
-        let shape = shape(rows, weight_rows, inner);
+        let shape = Shape::new(rows, weight_rows, inner);
         let tile = TILES[soonest(&TILES, &shape, MULTIPROCESSORS)];
         (tile.width, tile.split_k)
     }
@@ -155,12 +157,12 @@ mod tests {
 
     #[test]
     fn blocks_that_multicast_have_row_tiles_side_by_side() {
-        let clusters = |rows| TILES[2].clusters(&shape(rows, 6144, 2048));
+        let clusters = |rows| TILES[2].clusters(&Shape::new(rows, 6144, 2048));
         assert_eq!(
             [128, 129, 256, 257, 512].map(clusters),
             [24, 24, 24, 48, 48]
         );
-        assert_eq!(TILES[3].clusters(&shape(300, 301, 64)), 9);
+        assert_eq!(TILES[3].clusters(&Shape::new(300, 301, 64)), 9);
     }
 
     /// LFM2-8B-A1B's in-projection, q, k and v, out-projection, dense gate and up, and dense down.
@@ -183,7 +185,7 @@ mod tests {
             [64, 96, 2048].map(|inner| sharers(512, 2048, inner)),
             [1, 1, 2]
         );
-        let f32 = |rows| F32[soonest(&F32, &shape(rows, 2048, 2048), MULTIPROCESSORS)].split_k;
+        let f32 = |rows| F32[soonest(&F32, &Shape::new(rows, 2048, 2048), MULTIPROCESSORS)].split_k;
         assert_eq!([512, 1024].map(f32), [2, 1]);
     }
 }

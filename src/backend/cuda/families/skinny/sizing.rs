@@ -132,11 +132,9 @@ impl Sizing {
 
     /// The ring of a kernel that norms its rows of `width`, has them in shared memory whole, and chooses among `experts`.
     pub fn normed(&self, rows: u32, width: u32, experts: Option<usize>) -> Option<Ring> {
-        let (fixed, stage) = (
-            self.normed_bytes(rows, width, experts),
-            self.stage_bytes(width),
-        );
-        self.limits.ring(fixed, stage, self.stages)
+        let fixed = self.normed_bytes(rows, width, experts);
+        self.limits
+            .ring(fixed, self.stage_bytes(width), self.stages)
     }
 
     /// What such a kernel has in shared memory beside its ring.
@@ -237,10 +235,9 @@ fn pitch(elements: u32, element_bytes: u32) -> u32 {
 
 /// Bytes of a `SkinnyChoice` (kernels/skinny/choice.cuh).
 fn choice_bytes(experts: usize) -> u32 {
-    if expert_words(experts) == 1 {
-        abi::TG_SKINNY_CHOICE_BYTES
-    } else {
-        abi::TG_SKINNY_CHOICE_BYTES_2
+    match expert_words(experts) {
+        1 => abi::TG_SKINNY_CHOICE_BYTES,
+        _ => abi::TG_SKINNY_CHOICE_BYTES_2,
     }
 }
 

@@ -224,16 +224,12 @@ mod tests {
     /// A tile of 16-bit rows that come first, as kernels/swap_ab/conv.cuh has it.
     const fn rows_first(groups: u32, width: u32, multicast: u32) -> Tile {
         Tile {
-            rows: 64 * groups,
-            groups,
-            width,
-            threads: 128 * groups + 64,
             stage_bytes: 128 * (3 * width + 64 * groups),
-            bf16x3_bytes: 0,
             past_bytes: 0,
             out_bytes: 0,
             fragment_bytes: 0,
             multicast,
+            ..tile(64 * groups, groups, width)
         }
     }
     const CONV_ROWS: [Tile; 3] = [
