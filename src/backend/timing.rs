@@ -69,7 +69,7 @@ pub struct PartTime {
 }
 
 /// One run of one stage; of all stages where one device runs them one after the other.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct StepTimes {
     pub stage: u32,
     pub step: u64,

@@ -1,4 +1,4 @@
-//! Flags that all kinds of `bench` share, and how they spell lists.
+//! Flags that all kinds of `bench` share, how they spell lists, and what comes of them.
 
 use super::output::{Format, TABLE_WIDTH};
 use super::ranges::{self, Length, Lengths, List};
@@ -9,6 +9,8 @@ use crate::command::paths::open_printed;
 use crate::error::Result;
 use crate::files::Out;
 use crate::model::DType;
+use crate::plan::StepKind;
+use crate::runtime::Logits;
 use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -161,6 +163,37 @@ impl OnArgs {
             }
         }
         settings
+    }
+}
+
+/// What kinds that run a model differ in: what [`super::measure`] takes of each.
+pub struct Measurement<'a> {
+    pub kind: Kind,
+    pub shared: &'a SharedArgs,
+    /// All combinations of the lists that it takes.
+    pub points: Vec<Point>,
+    /// The kinds of steps that engines make ready.
+    pub steps: Vec<StepKind>,
+    /// The logits that requests ask for.
+    pub wanted: Logits,
+    /// Whether logits stay on the device; `None`: there are none.
+    pub logits_on_device: Option<bool>,
+    /// The file for what each step took.
+    pub steps_file: Option<&'a Path>,
+}
+
+impl<'a> Measurement<'a> {
+    /// Requests that generate: they ask for no logits.
+    pub fn of(kind: Kind, shared: &'a SharedArgs, points: Vec<Point>) -> Self {
+        Self {
+            kind,
+            shared,
+            points,
+            steps: vec![StepKind::Decode, StepKind::Mixed],
+            wanted: Logits::None,
+            logits_on_device: None,
+            steps_file: None,
+        }
     }
 }
 

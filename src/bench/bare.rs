@@ -105,6 +105,16 @@ impl StageBackend for BareStage {
     }
 }
 
+/// An engine that is not launched yet, of one stage.
+pub(super) fn of_stage(
+    stage: impl StageBackend + 'static,
+    spec: &EngineSpec<'_>,
+) -> Result<SingleEngine> {
+    let (runs, options) = (Runs::Stages(vec![Box::new(stage)]), spec.options);
+    let bucket_sizes = spec.plan.bucket_sizes.reachable(options);
+    SingleEngine::of(runs, &bucket_sizes, options, RingCapacities::new(options))
+}
+
 /// An engine that is not launched yet, what it times, and where the stamps of its kernels come out, if they leave any.
 pub type BareEngine = (SingleEngine, Arc<Timing>, Option<Box<dyn StepClock>>);
 
@@ -124,14 +134,7 @@ pub fn engine(device: &GpuDevice, spec: &EngineSpec<'_>, stamped: bool) -> Resul
         inner,
         timing: timing.clone(),
     };
-    let bucket_sizes = spec.plan.bucket_sizes.reachable(spec.options);
-    let capacities = RingCapacities::new(spec.options);
-    let mut engine = SingleEngine::of(
-        Runs::Stages(vec![Box::new(stage)]),
-        &bucket_sizes,
-        spec.options,
-        capacities,
-    )?;
+    let mut engine = of_stage(stage, &spec)?;
     engine.watch(device.spec.step_timeout);
     Ok((engine, timing, clock))
 }

@@ -1,10 +1,9 @@
 //! `bench` as clap sees it, and what becomes of a command: results in a file, or tables on standard output.
 
-use super::args::{LISTS, PrintArgs};
+use super::args::{LISTS, Measurement, PrintArgs};
 use super::compare::{compare, differences};
 use super::decode::DecodeArgs;
 use super::kernel::{self, KernelArgs};
-use super::kind::Measurement;
 use super::measure::measure;
 use super::output::{self, Format, STARTS, heading, is_unsteady, results, shared, text};
 use super::prefill::PrefillArgs;

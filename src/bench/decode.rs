@@ -1,8 +1,7 @@
 //! `bench decode`: steps in which every sequence generates a token.
 
 use super::Kind;
-use super::args::{LISTS, SharedArgs, points, positive};
-use super::kind::Measurement;
+use super::args::{LISTS, Measurement, SharedArgs, points, positive};
 use super::output::Column;
 use super::ranges::{self, Lengths, List};
 use clap::Args;

@@ -122,15 +122,7 @@ impl GpuState {
 /// GPUs that are looked at while runs go on; none on the CPU.
 #[derive(Default)]
 pub struct Watch {
-    gpus: Option<Arc<dyn Gpus>>,
-}
-
-/// GPUs, the first of which is looked at.
-trait Gpus: Send + Sync {
-    fn describe(&self, machine: &mut Machine);
-    fn look(&self) -> Option<Look>;
-    /// What all have used since the driver was loaded; GPUs of compute capability 7.0 and newer count it.
-    fn joules(&self) -> Option<f64>;
+    gpus: Option<Arc<NvmlGpus>>,
 }
 
 /// A run that is being watched, by a thread that looks until nobody is there to tell it anything.
@@ -195,7 +187,7 @@ impl Watching {
     }
 }
 
-/// GPUs as NVML knows them.
+/// GPUs as NVML knows them, the first of which is looked at.
 struct NvmlGpus {
     nvml: Nvml,
     /// Where each is on the PCI bus; at least one.
@@ -203,7 +195,7 @@ struct NvmlGpus {
 }
 
 /// The GPUs of these targets, where there is an NVML.
-fn gpus<'t>(targets: impl Iterator<Item = &'t Target>) -> Option<Arc<dyn Gpus>> {
+fn gpus<'t>(targets: impl Iterator<Item = &'t Target>) -> Option<Arc<NvmlGpus>> {
     use cudarc::driver::sys::CUdevice_attribute as Attribute;
     let place = |device: &GpuDevice| {
         let at = |attribute| device.gpu.context.attribute(attribute).ok();
@@ -222,9 +214,7 @@ impl NvmlGpus {
     fn device(&self, place: &str) -> Result<Device<'_>, NvmlError> {
         self.nvml.device_by_pci_bus_id(place)
     }
-}
 
-impl Gpus for NvmlGpus {
     fn describe(&self, machine: &mut Machine) {
         machine.driver_version = self.nvml.sys_driver_version().ok();
         let cuda = self.nvml.sys_cuda_driver_version().ok();
@@ -256,6 +246,7 @@ impl Gpus for NvmlGpus {
         })
     }
 
+    /// What all have used since the driver was loaded; GPUs of compute capability 7.0 and newer count it.
     fn joules(&self) -> Option<f64> {
         let each = self.places.iter().map(|place| {
             let millijoules = self.device(place).ok()?.total_energy_consumption().ok()?;

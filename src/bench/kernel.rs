@@ -156,16 +156,14 @@ pub fn run(args: &KernelArgs) -> Result<Exit> {
     }
     let (format, width) = (args.print.format(), args.print.width());
     let mut columns = COLUMNS.to_vec();
-    let shown = if format == Format::Md {
-        let settings = shared(&rows, &mut columns);
-        let table = text(&rows, format, &columns, width);
+    let settings = shared(&rows, &mut columns);
+    let mut shown = text(&rows, format, &columns, width);
+    if format == Format::Md {
         let heading = heading(&rows);
-        format!(
-            "{heading}{settings}. TB/s of bytes that have to come from memory, routing even.\n\n{table}"
-        )
-    } else {
-        text(&rows, format, &columns, width)
-    };
+        shown = format!(
+            "{heading}{settings}. TB/s of bytes that have to come from memory, routing even.\n\n{shown}"
+        );
+    }
     out.finish_with(shown.as_bytes())?;
     Ok(Exit::Done)
 }

@@ -145,11 +145,10 @@ mod tests {
             }
         };
         StepTimes {
-            stage: 0,
-            step: 0,
             parts: kernels.iter().map(part).collect(),
             at,
             end_ns: now_ns,
+            ..StepTimes::default()
         }
     }
 

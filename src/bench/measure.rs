@@ -4,13 +4,12 @@
 //! to repeat: whatever drifts (clocks, temperature, other work) meets all of them alike, and starting is measured as
 //! often as running.
 
-use super::args::{MeasuringArgs, SharedArgs};
+use super::args::{Measurement, MeasuringArgs, SharedArgs};
 use super::clock::Offset;
 use super::drive::{self, Beside, Run};
 use super::floors::{self, Rates};
 use super::gpu_state::{Machine, Watch};
 use super::host::Busy;
-use super::kind::Measurement;
 use super::metrics::{Figures, figures};
 use super::over_bare::OverBare;
 use super::over_bare::{Laps, RUNS, Stamped, over_bare};
@@ -400,10 +399,8 @@ impl Work<'_> {
             ..point.idle()
         };
         let arrivals = self.arrivals(&alone, WARM_UP_INDEX - 1);
-        figures(
-            &alone,
-            &self.run(engine, Offset::default(), &alone, &arrivals)?,
-        )
+        let run = self.run(engine, Offset::default(), &alone, &arrivals)?;
+        figures(&alone, &run)
     }
 
     /// Whether logits go from the device to the host.

@@ -21,13 +21,10 @@ pub struct Figures {
     pub completed: usize,
     pub input_tokens: u64,
     pub output_tokens: u64,
-    /// From when a request was due to its first token.
+    /// Latencies of requests and of their tokens, from when to when [`super::row::Ttft`] and its neighbours say.
     pub ttft_ms: Vec<f64>,
-    /// The mean time of a token after the first, one a request.
     pub tpot_ms: Vec<f64>,
-    /// Between a token and the next one of the same request.
     pub itl_ms: Vec<f64>,
-    /// From when a request was due to its end.
     pub e2el_ms: Vec<f64>,
     /// From the turn that composed a decode step of the whole batch to the turn that composed the next one.
     pub step_ms: Vec<f64>,

@@ -21,7 +21,6 @@ pub mod gpu_state;
 pub mod host;
 mod kernel;
 mod kernels;
-mod kind;
 mod measure;
 pub mod metrics;
 pub mod output;

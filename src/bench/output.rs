@@ -91,6 +91,26 @@ struct Filled<'a> {
     width: usize,
 }
 
+impl<'a> Filled<'a> {
+    /// `None` where no row has a cell.
+    fn of(column: &'a Column, rows: &[Value]) -> Option<Self> {
+        let cells: Vec<_> = rows.iter().map(|row| column.cell(row)).collect();
+        cells.iter().flatten().next()?;
+        let text = |cell: Option<String>| {
+            let text = cell.unwrap_or_else(|| "-".to_owned());
+            quote::visible(text).replace('|', "\\|")
+        };
+        let cells: Vec<String> = cells.into_iter().map(text).collect();
+        let texts = cells.iter().map(String::as_str).chain([column.title]);
+        let width = texts.map(|text| text.chars().count()).max();
+        Some(Self {
+            column,
+            cells,
+            width: width.unwrap_or(0).max(2),
+        })
+    }
+}
+
 /// Takes columns out until a line has at most `width` characters; how many those are.
 fn cut_to(filled: &mut Vec<Filled<'_>>, width: usize) -> usize {
     let all = filled.len();
@@ -108,32 +128,8 @@ fn cut_to(filled: &mut Vec<Filled<'_>>, width: usize) -> usize {
 
 /// Markdown: numbers to the right.
 fn table(rows: &[Value], columns: &[Column], width: usize) -> String {
-    let mut filled: Vec<Filled<'_>> = columns
-        .iter()
-        .map(|column| {
-            (
-                column,
-                rows.iter().map(|row| column.cell(row)).collect::<Vec<_>>(),
-            )
-        })
-        .filter(|(_, cells)| cells.iter().any(Option::is_some))
-        .map(|(column, cells)| {
-            let text = cells
-                .into_iter()
-                .map(|cell| cell.unwrap_or_else(|| "-".to_owned()));
-            let cells: Vec<String> = text
-                .map(|cell| quote::visible(cell).replace('|', "\\|"))
-                .collect();
-            let longest = cells.iter().map(|cell| cell.chars().count()).max();
-            let title = column.title.chars().count();
-            let width = longest.unwrap_or(0).max(title).max(2);
-            Filled {
-                column,
-                cells,
-                width,
-            }
-        })
-        .collect();
+    let filled = columns.iter().filter_map(|column| Filled::of(column, rows));
+    let mut filled: Vec<Filled<'_>> = filled.collect();
     let left_out = cut_to(&mut filled, width);
     let mut text = String::new();
     let mut line = |cell: &dyn Fn(&Filled<'_>) -> String| {

@@ -311,7 +311,6 @@ pub fn over_bare(way: LaunchWay, laps: &[Laps], bare: &[Laps]) -> Option<OverBar
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::Arc;
 
     const ROW_NS: [u64; 4] = [10_000, 20_000, 30_000, 40_000];
     const FIRST_NS: [u64; 4] = [11_000, 20_000, 30_000, 40_000];
@@ -328,13 +327,11 @@ mod tests {
             ready_ns += took_ns;
             at
         });
-        let at = at.collect();
         StepTimes {
-            stage: 0,
             step,
-            parts: Arc::from([]),
-            at,
+            at: at.collect(),
             end_ns: ready_ns,
+            ..StepTimes::default()
         }
     }
 

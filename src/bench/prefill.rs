@@ -1,8 +1,7 @@
 //! `bench prefill`: prompts up to their first token.
 
 use super::Kind;
-use super::args::{LISTS, SharedArgs, points, positive};
-use super::kind::Measurement;
+use super::args::{LISTS, Measurement, SharedArgs, points, positive};
 use super::output::Column;
 use super::ranges::{self, Lengths, List};
 use crate::plan::StepKind;

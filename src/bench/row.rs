@@ -472,31 +472,20 @@ fn samples(kind: Kind, repeats: &[Figures], starts: &[Startup]) -> BTreeMap<Stri
     let mut samples = BTreeMap::new();
     // A figure that some repeat lacks has no samples.
     let mut add = |name: &str, values: Option<Vec<f64>>| {
-        let usable = |values: &Vec<f64>| !values.is_empty() && values.iter().all(|v| v.is_finite());
-        samples.extend(
-            values
-                .filter(usable)
-                .map(|values| (name.to_owned(), values)),
-        );
+        samples.extend(values.map(|values| (name.to_owned(), values)));
     };
     let each = |value: &dyn Fn(&Figures) -> Option<f64>| repeats.iter().map(value).collect();
     add("tokens_per_s", each(&|f| Some(f.tokens_per_s())));
     add("request_throughput", each(&|f| Some(f.requests_per_s())));
     add("output_throughput", each(&|f| Some(f.output_per_s())));
-    add(
-        "host_cpu_s_per_1k_tokens",
-        each(&|f| Some(f.processor_s / f.tokens(kind) * 1e3)),
-    );
-    add(
-        "energy_j_per_token",
-        each(&|f| Some(f.energy_j? / f.tokens(kind))),
-    );
+    let processor_s = each(&|f| Some(f.processor_s / f.tokens(kind) * 1e3));
+    add("host_cpu_s_per_1k_tokens", processor_s);
+    let energy_j = each(&|f| Some(f.energy_j? / f.tokens(kind)));
+    add("energy_j_per_token", energy_j);
     let start = |value: fn(&Startup) -> Option<f64>| starts.iter().map(value).collect();
     add("startup_engine_ms", start(|s| s.startup_engine_ms));
-    add(
-        "startup_first_token_ms",
-        start(|s| s.startup_first_token_ms),
-    );
+    let first_token = start(|s| s.startup_first_token_ms);
+    add("startup_first_token_ms", first_token);
     for (name, values) in LATENCIES {
         for (at, share) in [("median", 0.5), ("p99", 0.99)] {
             let of = |f: &Figures| {
@@ -506,6 +495,7 @@ fn samples(kind: Kind, repeats: &[Figures], starts: &[Startup]) -> BTreeMap<Stri
             add(&format!("{at}_{name}_ms"), each(&of));
         }
     }
+    samples.retain(|_, values| !values.is_empty() && values.iter().all(|v| v.is_finite()));
     samples
 }
 

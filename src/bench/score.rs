@@ -1,8 +1,7 @@
 //! `bench score`: logits of prompts that are all sent at once.
 
 use super::Kind;
-use super::args::{LISTS, SharedArgs, points, positive};
-use super::kind::Measurement;
+use super::args::{LISTS, Measurement, SharedArgs, points, positive};
 use super::ranges::{self, Lengths, List};
 use crate::command::values::Positions;
 use crate::runtime::Logits;

@@ -1,7 +1,6 @@
 //! `bench serve`: requests that arrive at a rate, and how long they take under that load.
 
-use super::args::{LISTS, SharedArgs, options, points, positive};
-use super::kind::Measurement;
+use super::args::{LISTS, Measurement, SharedArgs, options, points, positive};
 use super::output::Column;
 use super::ranges::{self, Lengths, List};
 use super::{Kind, Point};

@@ -2,7 +2,7 @@
 //! asked for has run, that step's graph is captured by one variant after the other and launched again and again by the
 //! host with nothing in between (as [`super::bare`] does), all variants in turns.
 
-use super::bare::launches;
+use super::bare::{launches, of_stage};
 use super::variants::{Timed, choose, families, finalists, near, refined};
 use crate::backend::LaunchWay;
 use crate::backend::cuda::device::GpuDevice;
@@ -11,11 +11,11 @@ use crate::backend::cuda::engine::model::{ModelProgram, programs};
 use crate::backend::cuda::families::Bucket;
 use crate::backend::cuda::tuning::Shape;
 use crate::backend::cuda::tuning::variants::{Architecture, Entry, Variant};
-use crate::backend::device::{EngineSpec, Runs};
+use crate::backend::device::EngineSpec;
 use crate::backend::{StageBackend, StepView};
 use crate::error::{Error, Result};
 use crate::model::DType;
-use crate::plan::{RingCapacities, StepKind};
+use crate::plan::StepKind;
 use crate::runtime::SingleEngine;
 use crate::sys::abi;
 use parking_lot::Mutex;
@@ -191,12 +191,5 @@ pub fn engine(
         slots: options.max_seqs,
         tuning: tuning.clone(),
     };
-    let capacities = RingCapacities::new(options);
-    let engine = SingleEngine::of(
-        Runs::Stages(vec![Box::new(stage)]),
-        &bucket_sizes,
-        options,
-        capacities,
-    )?;
-    Ok((engine, tuning))
+    Ok((of_stage(stage, &spec)?, tuning))
 }

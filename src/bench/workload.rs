@@ -2,6 +2,7 @@
 //! seed and the repeat alone, so whatever is compared gets the same.
 
 use super::Point;
+use crate::io::hash::mix64;
 use crate::runtime::{Logits, Request, Sampling};
 use std::time::Duration;
 
@@ -21,10 +22,7 @@ impl Random {
 
     pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        mix64(self.0)
     }
 
     /// In (0, 1).

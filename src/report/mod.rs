@@ -77,8 +77,3 @@ fn listed(names: &[String]) -> String {
         [before @ .., last] => format!("{} and {last}", before.join(", ")),
     }
 }
-
-/// `1 sequence`, `8 sequences`.
-fn sequences(batch: u32) -> String {
-    format!("{batch} sequence{}", if batch == 1 { "" } else { "s" })
-}

@@ -3,8 +3,9 @@
 //! reader's system is.
 
 use super::lineup::{Batch, Cell, Lineup};
-use super::{listed, sequences};
+use super::listed;
 use crate::bench::output::number;
+use crate::command::summary::counted;
 use crate::quote;
 use std::fmt::Write;
 
@@ -161,7 +162,7 @@ impl Drawing<'_> {
     /// A batch, from `top` to `end`.
     fn panel(&mut self, batch: &Batch, top: f64, end: f64) {
         let (head, from) = (top + HEAD - 10.0, top + HEAD - 5.0);
-        let name = sequences(batch.sequences);
+        let name = counted(batch.sequences.into(), "sequence");
         self.text(EDGE, head, "start", "bold", &name);
         let at = |value: Option<f64>| value.map(|value| (self.x.at(value), number(value)));
         let (floor, bare) = (at(batch.floor), at(batch.bare));

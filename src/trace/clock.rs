@@ -7,6 +7,7 @@
 //! second's bounds; since clocks drift, later bounds move it, no further than they ask for.
 
 use super::about::HostClock;
+use crate::bench::clock::Offset;
 use crate::io::record::Turn;
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -36,9 +37,8 @@ impl Handed {
 pub struct Difference {
     requests: Handed,
     records: Handed,
-    /// Bounds so far, in ns; once the difference is known, they are no longer kept.
-    least: Option<i64>,
-    most: Option<i64>,
+    /// Bounds so far; once the difference is known, they are no longer kept.
+    bounds: Offset,
     began_ns: Option<i64>,
     first: Option<i64>,
     now: Option<i64>,
@@ -59,18 +59,17 @@ impl Difference {
     /// The host began at `before_ns` to read the next record, and had it at `after_ns`.
     pub fn record(&mut self, turn: &Turn, before_ns: i64, after_ns: i64) {
         let end_ns = turn.end_ns as i64;
-        let least = end_ns - after_ns;
         let seen = [
             self.requests.seen(turn.request_head),
             self.records.seen(turn.trace_tail),
         ];
-        let most = seen.into_iter().flatten().map(|before| end_ns - before);
+        let seen = seen.into_iter().flatten();
         if let Some(old) = self.now {
-            self.now = Some(most.fold(old, i64::min).max(least));
+            let most = seen.map(|before| end_ns - before).fold(old, i64::min);
+            self.now = Some(most.max(end_ns - after_ns));
         } else {
-            // Nothing is less than any bound.
-            self.least = self.least.max(Some(least));
-            self.most = self.most.into_iter().chain(most).min();
+            self.bounds.received(after_ns as u64, turn.end_ns);
+            seen.for_each(|before| self.bounds.sent(before as u64, turn.end_ns));
         }
         self.records.waiting.push_back(before_ns);
     }
@@ -78,13 +77,11 @@ impl Difference {
     /// What to add to host times: known once there have been bounds for a second, or with `last` at once.
     pub fn offset(&mut self, now_ns: i64, last: bool) -> Option<i64> {
         if self.now.is_none()
-            && let (Some(least), Some(most)) = (self.least, self.most)
+            && let Some((middle, uncertainty_ns)) = self.bounds.estimate_ns()
         {
             let began = *self.began_ns.get_or_insert(now_ns);
             if last || now_ns - began >= GATHERED_NS {
-                let middle = least + (most - least) / 2;
-                // Bounds that clocks' drift has turned over are off by no more.
-                self.uncertainty_ns = most.abs_diff(middle).max(middle.abs_diff(least));
+                self.uncertainty_ns = uncertainty_ns;
                 self.first = Some(middle);
                 self.now = Some(middle);
             }
@@ -130,8 +127,8 @@ mod tests {
         clocks.request(1_000);
         assert_eq!(clocks.offset(0, true), None, "there are no bounds");
         clocks.record(&turn(1_003_000, 1, 0), 7_500, 8_000);
-        let bounds = (clocks.least, clocks.most);
-        assert_eq!(bounds, (Some(995_000), Some(1_002_000)));
+        // Between 995,000 and 1,002,000.
+        assert_eq!(clocks.bounds.estimate_ns(), Some((998_500, 3_500)));
         // The next record is seen to have been read before; its own reading is quicker than the first's.
         clocks.record(&turn(1_008_000, 1, 1), 8_500, 9_000);
         assert_eq!(clocks.offset(9_000, false), None, "a second is not over");

@@ -225,7 +225,6 @@ mod tests {
     use crate::plan::{Op, OpKind, StepKind, StepShape};
     use crate::trace::step::StepArgs;
     use serde_json::json;
-    use std::sync::Arc;
 
     fn part(kind: OpKind, name: &str, index: u32, count: u32) -> Part {
         Part {
@@ -253,14 +252,9 @@ mod tests {
             },
             composed_ns: 0,
             args: StepArgs {
-                step: 0,
                 bucket: 8,
                 rows: 5,
-                fill: 0.625,
-                sequences: 5,
-                sampled: 5,
-                prompt_rows: None,
-                unfinished: false,
+                ..StepArgs::default()
             },
         };
         let parts = [
@@ -270,14 +264,12 @@ mod tests {
         ];
         // From 3 to 73 us of a step of 100, by a clock that is half a microsecond behind.
         let times = StepTimes {
-            stage: 0,
-            step: 0,
-            parts: Arc::from([]),
             at: vec![PartTime {
                 waits_ns: 500,
                 ready_ns: 2500,
             }],
             end_ns: 72_500,
+            ..StepTimes::default()
         };
         let least = Least {
             bytes: 1000.0,

@@ -214,14 +214,12 @@ mod tests {
         let mut clock = Clock::Apart(None);
         let mut behind = |first_ns, end_ns, composed_ns, collected_ns| {
             let times = StepTimes {
-                stage: 0,
-                step: 0,
-                parts: Arc::from([]),
                 at: vec![PartTime {
                     waits_ns: first_ns,
                     ready_ns: first_ns,
                 }],
                 end_ns,
+                ..StepTimes::default()
             };
             clock.behind(&[times], composed_ns, collected_ns)
         };

@@ -4,7 +4,7 @@ use crate::plan::StepShape;
 use serde::Serialize;
 
 /// What a step's slice says.
-#[derive(Debug, Clone, Copy, Serialize)]
+#[derive(Debug, Clone, Copy, Default, Serialize)]
 pub struct StepArgs {
     pub step: u64,
     pub bucket: u32,
