@@ -21,7 +21,7 @@
 #define TG_ROUTE_HIDDEN (TG_ROUTE_SHARES * 4u * TG_NORM_THREADS)
 #define TG_ROUTE_WORDS 2u
 /* router/norm_router_many.cu, the same of many rows: threads of a block, and rows of a tile. */
-#define TG_ROUTE_MANY_THREADS 384u
+#define TG_ROUTE_MANY_THREADS 512u
 #define TG_ROUTE_MANY_ROWS 16u
 
 /* Arrays of a kernel that norms rows and chooses their experts. */

@@ -1,11 +1,12 @@
 // build: sm_90a
 /* norm_router_many.cu: norm and router in one kernel, for steps of more than 256 rows: what router/norm_router.cu does for fewer.
  *
- *   warps of a block   do                                                     waits on                    signals
- *   choosers           choose for some of a tile's rows; store its x          `summed`, full              empty, of all blocks
- *   the first of them  also copies h of the block's columns, tiles ahead      grid dependency; empty      full, by expect_tx
- *   multipliers        multiply an eighth of the block's columns each, add    full                        `summed` of who chooses, and
- *                      these up and send them                                                             for squares of all, by expect_tx
+ *   warps of a block      do                                                      waits on                   signals
+ *   choosers, two groups  each every second tile: choose for some of its rows,    `summed`, full             empty, of all blocks
+ *                         store its x
+ *   the first of a group  also copies h of the block's columns, STAGES tiles on   grid dependency; empty     full, by expect_tx
+ *   multipliers           multiply an eighth of the block's columns each, add     full                       `summed` of who chooses, and
+ *                         these up and send them                                                             for squares of all, by expect_tx
  *
  * Clusters stay, and take tiles of ROWS rows by turns. A cluster's blocks share the columns, so that gate times norm weight fits into the
  * multipliers' registers, as three bf16 each (common/bf16x3.cuh): 96 of a lane. Rows are split alike as they are read. The six products of
@@ -27,8 +28,13 @@
 #include "router/choice.cuh"
 #include "wgmma/pipeline.cuh"
 
-[[maybe_unused]] constexpr uint32_t CHOOSERS = 4, MULTIPLIERS = 8, MULTIPLIER_THREADS = MULTIPLIERS * WARP;
-static_assert((CHOOSERS + MULTIPLIERS) * WARP == TG_ROUTE_MANY_THREADS, "as the launcher has it");
+/* Warps that choose for a tile, groups of them, and warps that multiply. */
+[[maybe_unused]] constexpr uint32_t CHOOSERS = 4, CHOOSER_GROUPS = 2, MULTIPLIERS = 8;
+[[maybe_unused]] constexpr uint32_t CHOOSER_THREADS = CHOOSER_GROUPS * CHOOSERS * WARP, MULTIPLIER_THREADS = MULTIPLIERS * WARP;
+static_assert(CHOOSER_THREADS + MULTIPLIER_THREADS == TG_ROUTE_MANY_THREADS, "as the launcher has it");
+/* Of a thread: as launched, and once choosers have given the multipliers theirs. */
+[[maybe_unused]] constexpr uint32_t LAUNCH_REGISTERS = 128, CHOOSER_REGISTERS = 88, MULTIPLIER_REGISTERS = 168;
+static_assert(CHOOSER_REGISTERS + MULTIPLIER_REGISTERS == 2 * LAUNCH_REGISTERS && CHOOSER_THREADS == MULTIPLIER_THREADS, "no more than there are");
 
 /* Shared memory of a block, for WORDS times 32 experts. */
 template <uint32_t WORDS>
@@ -58,7 +64,7 @@ __device__ inline void multiply_tiles(RouteMany<WORDS> &shared, Pipeline<RouteMa
   using Many = RouteMany<WORDS>;
   constexpr uint32_t RUNS = Many::COLUMNS / MULTIPLIERS / 16, GROUPS = Many::EXPERTS / 8, WORD_GROUPS = WARP / 8;
   constexpr uint32_t PRODUCTS = 6, H_PART[PRODUCTS] = {2, 0, 1, 1, 0, 0}, GATE_PART[PRODUCTS] = {0, 2, 1, 0, 1, 0};
-  const uint32_t thread = threadIdx.x - CHOOSERS * WARP, warp = thread / WARP, lane = thread % WARP, g = lane / 4, q = lane % 4;
+  const uint32_t thread = threadIdx.x - CHOOSER_THREADS, warp = thread / WARP, lane = thread % WARP, g = lane / 4, q = lane % 4;
   const uint32_t column = warp * RUNS * 16 + 4 * q;
   uint32_t weighed[RUNS][GROUPS][TG_PARTS][2];
   float4 raw[RUNS][GROUPS], norm[RUNS];
@@ -130,23 +136,22 @@ __device__ inline void choose_tiles(RouteMany<WORDS> &shared, Pipeline<RouteMany
                                     const tg_choosing_args &arrays, float eps, uint32_t sent_bytes, Weighing weighing) {
   using Many = RouteMany<WORDS>;
   constexpr uint32_t ROW_THREADS = Many::COLUMNS / 4, TOGETHER = CHOOSERS * WARP / ROW_THREADS, AT_ONCE = 4;
-  const uint32_t warp = threadIdx.x / WARP, lane = threadIdx.x % WARP, hidden = share.hidden;
-  const uint32_t first_row = threadIdx.x / ROW_THREADS, column = threadIdx.x % ROW_THREADS * 4, bytes = share.columns * sizeof(float);
+  const uint32_t group = threadIdx.x / (CHOOSERS * WARP), thread = threadIdx.x % (CHOOSERS * WARP), warp = thread / WARP;
+  const uint32_t lane = threadIdx.x % WARP, hidden = share.hidden;
+  const uint32_t first_row = thread / ROW_THREADS, column = thread % ROW_THREADS * 4, bytes = share.columns * sizeof(float);
   const bool there = column < share.columns;
-  Pipeline<Many::STAGES> loads = h;
-  uint32_t to_load = share.first;
-  auto load_tile = [&] {
-    if (warp > 0 || to_load >= share.rows) return;
-    const uint32_t rows = rows_from(to_load, share.rows, Many::ROWS);
-    loads.acquire();
-    if (lane == 0) loads.expect(rows * bytes);
+  auto load_tile = [&](uint32_t first, uint32_t stage) {
+    if (first >= share.rows) return;
+    const uint32_t rows = rows_from(first, share.rows, Many::ROWS);
+    if (lane == 0) barrier_arrive_expecting(h.full + stage, rows * bytes);
     __syncwarp();
     if (lane < rows && bytes > 0)
-      bulk_copy(shared.h[loads.at][lane], arrays.h + (size_t)(to_load + lane) * hidden + share.first_column, bytes, loads.arrivals());
-    loads.next(), to_load += share.apart;
+      bulk_copy(shared.h[stage][lane], arrays.h + (size_t)(first + lane) * hidden + share.first_column, bytes, h.full + stage);
   };
+  if (group == 0 && warp == 0) {
 #pragma unroll 1
-  for (uint32_t s = 1; s < Many::STAGES; s++) load_tile();
+    for (uint32_t s = 0; s < Many::STAGES; s++) load_tile(share.first + s * share.apart, s);
+  }
   const float4 norm = there ? load4(arrays.norm_weight + share.first_column + column) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
   RouteLane<WORDS> bias;
   for (uint32_t w = 0, expert = lane; w < WORDS; w++, expert += WARP)
@@ -158,13 +163,14 @@ __device__ inline void choose_tiles(RouteMany<WORDS> &shared, Pipeline<RouteMany
     for (uint32_t b = 0; b < Many::BLOCKS; b++) sum += b < share.blocks ? of_block(b) : 0.0f;
     return sum;
   };
+  h.advance(group);
 #pragma unroll 1
-  for (uint32_t first = share.first; first < share.rows; first += share.apart, h.next()) {
+  for (uint32_t first = share.first + group * share.apart; first < share.rows;
+       first += CHOOSER_GROUPS * share.apart, h.advance(CHOOSER_GROUPS)) {
     const uint32_t rows = rows_from(first, share.rows, Many::ROWS);
     barrier_wait_cluster(shared.summed + h.at, h.parity);
     h.wait();  /* long since, but what copies brought is this thread's to read only behind its own wait */
-    if (threadIdx.x == 0) barrier_arrive_expecting(shared.summed + h.at, sent_bytes);
-    load_tile();  /* into the stage that was released last: all blocks have, or are about to */
+    if (thread == 0) barrier_arrive_expecting(shared.summed + h.at, sent_bytes);
     const float *squares = shared.squares[h.at][lane % Many::ROWS];
     const float scale = 1.0f / sqrtf(sum_of_blocks([&](uint32_t b) { return squares[b]; }) / hidden + eps);  /* of that row */
     auto scale_of = [&](uint32_t r) { return __shfl_sync(0xffffffffu, scale, r); };
@@ -185,8 +191,11 @@ __device__ inline void choose_tiles(RouteMany<WORDS> &shared, Pipeline<RouteMany
     }
     __syncwarp();
     if (lane < share.blocks) barrier_arrive_at_block(h.empty + h.at, lane);
+    if (warp == 0) {  /* the wait also behind the last tile: arrivals of other blocks come before this one ends */
+      barrier_wait(h.empty + h.at, h.parity);
+      load_tile(first + Many::STAGES * share.apart, h.at);
+    }
   }
-  if (warp == 0) loads.drain();  /* arrivals of other blocks come before this one ends */
 }
 
 template <typename X, uint32_t WORDS>
@@ -212,14 +221,18 @@ __device__ inline void route_many_step(const tg_choosing_args &arrays, const tg_
     block.h[0][0][i / none * Many::PITCH + share.columns + i % none] = 0.0f;
   __syncthreads();
   cluster_arrive();
-  if (threadIdx.x >= CHOOSERS * WARP) return multiply_tiles(block, h, share, arrays.gate, arrays.norm_weight);
+  if (threadIdx.x >= CHOOSER_THREADS) {
+    take_registers<MULTIPLIER_REGISTERS>();
+    return multiply_tiles(block, h, share, arrays.gate, arrays.norm_weight);
+  }
+  give_registers<CHOOSER_REGISTERS>();
   wait_for_earlier_kernels();
-  for (uint32_t i = 1 + threadIdx.x; blockIdx.x == 0 && i < EXPERT_COUNTS; i += CHOOSERS * WARP) args.counts[i] = 0;  /* clear_counts() */
+  for (uint32_t i = 1 + threadIdx.x; blockIdx.x == 0 && i < EXPERT_COUNTS; i += CHOOSER_THREADS) args.counts[i] = 0;  /* clear_counts() */
   choose_tiles<X>(block, h, share, arrays, args.eps, sent_bytes, weighing);
 }
 
 #define ROUTE_MANY(SUFFIX, X)                                                                     \
-  ROUTES(many_##SUFFIX, X, route_many_step, 65536 / TG_ROUTE_MANY_THREADS / 8 * 8)                \
+  ROUTES(many_##SUFFIX, X, route_many_step, LAUNCH_REGISTERS)                \
   LAUNCH_CONSTANTS(tg_route_many_##SUFFIX##_tile, 2, RouteMany<1>::COLUMNS, sizeof(RouteMany<1>)) \
   LAUNCH_CONSTANTS(tg_route_many_##SUFFIX##_e64_tile, 2, RouteMany<2>::COLUMNS, sizeof(RouteMany<2>))
 FOR_TYPES(ROUTE_MANY)
