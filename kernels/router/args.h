@@ -20,11 +20,9 @@
 #define TG_ROUTE_ROWS 8u
 #define TG_ROUTE_HIDDEN (TG_ROUTE_SHARES * 4u * TG_NORM_THREADS)
 #define TG_ROUTE_WORDS 2u
-/* router/norm_router_many.cu, the same of many rows: rows that a block multiplies together, rows of a cluster, at most, and columns
- * of a block. */
-#define TG_ROUTE_MANY_TOGETHER 4u
-#define TG_ROUTE_MANY_ROWS 32u
-#define TG_ROUTE_MANY_COLUMNS 256u
+/* router/norm_router_many.cu, the same of many rows: threads of a block, and rows of a tile. */
+#define TG_ROUTE_MANY_THREADS 512u
+#define TG_ROUTE_MANY_ROWS 16u
 
 /* Arrays of a kernel that norms rows and chooses their experts. */
 typedef struct tg_choosing_args {

@@ -1,258 +1,238 @@
 // build: sm_90a
 /* norm_router_many.cu: norm and router in one kernel, for steps of more than 256 rows: what router/norm_router.cu does for fewer.
  *
- *   block of the cluster   does                                               waits on                    signals
- *   each                   scores of all experts over MANY_COLUMNS columns;   grid dependency; `summed`,  `summed` of the row's block,
- *                          chooses for its rows r % blocks; stores its x      by expect_tx                and for squares of all
+ *   warps of a block      do                                                      waits on                   signals
+ *   choosers, two groups  each every second tile: choose for some of its rows,    `summed`, full             empty, of all blocks
+ *                         store its x
+ *   the first of a group  also copies h of the block's columns, STAGES tiles on   grid dependency; empty     full, by expect_tx
+ *   multipliers           multiply an eighth of the block's columns each, add     full                       `summed` of who chooses, and
+ *                         these up and send them                                                             for squares of all, by expect_tx
  *
- * A warp has MANY_EACH of 32 experts, a lane two times four columns, of which it keeps gate times norm weight in registers; for 64 experts
- * it goes over the rows twice. So L2 gives each element of h once, and it stays in shared memory until its x is stored.
+ * Clusters stay, and take tiles of ROWS rows by turns. A cluster's blocks share the columns, so that gate times norm weight fits into the
+ * multipliers' registers, as three bf16 each (common/bf16x3.cuh): 96 of a lane. Rows are split alike as they are read. The six products of
+ * parts above 2^-26 of the whole are a chain of instructions for 16 columns, the smallest first; it begins at zero and is added up by f32
+ * additions, since the tensor cores' own round towards zero. A row's scores are linear in h but for its one scale, and h stays in shared
+ * memory until its x is stored. A sum's order is the same wherever its row is: columns of a warp, warps, blocks.
  *
- * Sums over lanes: of MANY_TOGETHER rows a lane has parts of 16 sums. In each of four exchanges a lane sends one half of its parts, and
- * adds what it receives to the other half. Its i-th part is one of sum i ^ lane / 2, so every lane keeps the lower half and none has to
- * select: 16 shuffles for 16 sums. That is why lanes read experts and rows in orders of their own. A sum's order is the same wherever its
- * row is: columns within a lane, lanes 16, 8, 4, 2 and 1 apart, blocks.
+ * Bound: memory, (4 + sizeof(x)) H bytes of each row: 22 us for 8,192 rows, H = 2048, in bf16 on an H200. By hand a block's tile has 2,100
+ * cycles of memory, 1,300 of tensor cores, 1,500 of instructions and 1,100 of shared memory; the first tile is there after 4 us, and its x
+ * after 2 more. Predicted: 7 us at 512 rows, 11 at 2,048, 29 at 8,192; not measured.
  *
- * Bound: L2, instructions and latency: by hand some 7 us for 512 rows, H = 2048, E = 32 on an H100, 2 of them L2 and 2 instructions.
- * Measured in the model there in bf16: 8.2 us at 512 rows, 13.8 at 1,024. With more rows than clusters have room for at once, each has
- * MANY_ROWS: 80 us at 8,192 rows on an H200, where memory has 23 us, and instructions are some 25 by hand (profiles/log/prompts.md).
- *
- * MANY_REGISTERS leave an SM room for three blocks, since clusters do not fill it: where GPCs have 14 to 18 SMs, two blocks an SM are room
- * for 30 clusters of eight, and the steps of 512 and 1,024 rows have 32.
- *
- * Launch: block = MANY_THREADS; clusters of H / MANY_COLUMNS blocks, rounded up to a power of two, at least two; rows of the bucket /
- * rows_each of them. E at most 32, with *_e64 64, H at most MANY_COLUMNS * MANY_BLOCKS, rows_each at most MANY_ROWS. Needs sm_90a.
+ * Launch: block = TG_ROUTE_MANY_THREADS, shared = sizeof(RouteMany); clusters of H / COLUMNS blocks, rounded up to a power of two, at
+ * least two; no more of them than have room at once. E at most 32, with *_e64 64, H at most COLUMNS * BLOCKS. Needs sm_90a.
  */
+#include "common/bf16x3.cuh"
+#include "common/bulk.cuh"
 #include "common/pdl.cuh"
 #include "common/rmsnorm.cuh"
-#include "common/wgmma.cuh"
 #include "router/choice.cuh"
+#include "wgmma/pipeline.cuh"
 
-constexpr int MANY_THREADS = TG_NORM_THREADS, MANY_WARPS = MANY_THREADS / WARP;
-constexpr int MANY_REGISTERS = 80;
-[[maybe_unused]] constexpr uint32_t MANY_EACH = 4, MANY_TOGETHER = TG_ROUTE_MANY_TOGETHER, MANY_ROWS = TG_ROUTE_MANY_ROWS, MANY_BLOCKS = 8;
-/* Columns of a block, in runs of four for each lane; a row's pieces of 16 bytes; rows that are waited for together. */
-[[maybe_unused]] constexpr uint32_t MANY_RUN = 4 * WARP, MANY_COLUMNS = 2 * MANY_RUN, MANY_PIECES = MANY_COLUMNS / 4;
-[[maybe_unused]] constexpr uint32_t MANY_PART = 16;
-static_assert(MANY_COLUMNS == TG_ROUTE_MANY_COLUMNS, "as the launcher has it");
-static_assert(MANY_EACH * MANY_WARPS == WARP, "a warp's experts");
-static_assert(MANY_EACH * MANY_TOGETHER == WARP / 2 && MANY_ROWS == WARP, "two lanes have a sum; a lane has a row's scale");
-static_assert(MANY_PART * MANY_PART == MANY_THREADS && MANY_ROWS == 2 * MANY_PART, "as many threads for each row of a part's squares");
+/* Warps that choose for a tile, groups of them, and warps that multiply. */
+[[maybe_unused]] constexpr uint32_t CHOOSERS = 4, CHOOSER_GROUPS = 2, MULTIPLIERS = 8;
+[[maybe_unused]] constexpr uint32_t CHOOSER_THREADS = CHOOSER_GROUPS * CHOOSERS * WARP, MULTIPLIER_THREADS = MULTIPLIERS * WARP;
+static_assert(CHOOSER_THREADS + MULTIPLIER_THREADS == TG_ROUTE_MANY_THREADS, "as the launcher has it");
+/* Of a thread: as launched, and once choosers have given the multipliers theirs. */
+[[maybe_unused]] constexpr uint32_t LAUNCH_REGISTERS = 128, CHOOSER_REGISTERS = 88, MULTIPLIER_REGISTERS = 168;
+static_assert(CHOOSER_REGISTERS + MULTIPLIER_REGISTERS == 2 * LAUNCH_REGISTERS && CHOOSER_THREADS == MULTIPLIER_THREADS, "no more than there are");
 
 /* Shared memory of a block, for WORDS times 32 experts. */
 template <uint32_t WORDS>
-struct alignas(16) RouteManyScratch {
-  float h[MANY_ROWS][MANY_COLUMNS];
-  /* of the cluster, by block: of all rows' squares; of the rows' sums that this block chooses for. Row r is chosen for by block
+struct alignas(16) RouteMany {
+  static constexpr uint32_t ROWS = TG_ROUTE_MANY_ROWS, BLOCKS = 8, STAGES = 5;
+  static constexpr uint32_t EXPERTS = WORDS * WARP, COLUMNS = 512 / WORDS, PITCH = COLUMNS + 16;
+  static_assert(ROWS == 16 && COLUMNS * BLOCKS >= TG_ROUTE_HIDDEN, "an instruction's rows; all columns");
+  float h[STAGES][ROWS][PITCH];  /* lanes that load or store together have banks of their own, here and in parts */
+  float parts[2][MULTIPLIERS][ROWS][EXPERTS + 8];  /* of tiles by turns, by warp: products, and behind them squares */
+  /* of the cluster, by block: of the rows' sums that this block chooses for, and of all rows' squares. Row r is chosen for by block
    * r % blocks, which has block b's sums of it in [r - r % blocks + b]. */
-  float squares[MANY_ROWS][MANY_BLOCKS];
-  float sums[MANY_ROWS][WORDS * WARP];
+  float sums[STAGES][ROWS][EXPERTS];
+  float squares[STAGES][ROWS][BLOCKS];
+  uint64_t full[STAGES], empty[STAGES], summed[STAGES];
 };
 
-/* Sums over the lanes of a warp. parts[i] of a lane is one of sum i ^ lane / (WARP / SUMS); it gets sum lane / (WARP / SUMS). */
-template <uint32_t SUMS, uint32_t HALF = SUMS / 2>
-__device__ inline float sum_of_turned(float (&parts)[SUMS]) {
-#pragma unroll
-  for (uint32_t i = 0; i < HALF; i++) parts[i] += __shfl_xor_sync(0xffffffffu, parts[i + HALF], HALF * (WARP / SUMS));
-  if constexpr (HALF > 1) return sum_of_turned<SUMS, HALF / 2>(parts);
-  return sum_over_lanes<WARP / SUMS>(parts[0]);
-}
+/* A block's place in its cluster, and its columns; rows of the step, of which tiles `apart` rows from each other are the cluster's. */
+struct RouteShare {
+  uint32_t rank, blocks, first_column, columns, rows, first, apart, hidden, expert_count;
+};
 
-/* The sum of what `of_block` gives for each block of a cluster. */
-template <typename OfBlock>
-__device__ inline float sum_of_blocks(uint32_t blocks, OfBlock of_block) {
-  float sum = 0.0f;
-#pragma unroll
-  for (uint32_t b = 0; b < MANY_BLOCKS; b++) sum += b < blocks ? of_block(b) : 0.0f;
-  return sum;
-}
-
-/* The squares of a row's columns in the block, summed by MANY_PART lanes, of which this is lane `at`. */
-__device__ inline float sum_of_squares(const float *row, uint32_t at) {
-  float squares = 0.0f;
-#pragma unroll
-  for (uint32_t c = 0; c < MANY_COLUMNS; c += 4 * MANY_PART) squares = add_squares(squares, load4(row + c + 4 * at));
-  return sum_over_lanes<MANY_PART>(squares);
-}
-
-/* What a thread has of norm weight and gate: eight columns, and of these the experts of its warp. */
-struct ManyWeights {
-  const float *norm_weight, *gate;
-  uint32_t hidden, expert_count, lane, warp, column;
-  bool there[2];  /* its columns, and those MANY_RUN further */
-  float4 weighed[MANY_EACH][2], norm[2];
-
-  __device__ void load_runs(float4 (&runs)[2], const float *row, bool exists) const {
-#pragma unroll
-    for (uint32_t i = 0; i < 2; i++) runs[i] = there[i] && exists ? load4(row + i * MANY_RUN) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+/* The warps that multiply. Lane 4 g + q has rows g and g + 8, experts 8 n + g, and of each 16 columns 4 q .. 4 q + 3: an instruction's sums
+ * are the same however its operands' columns are ordered. */
+template <uint32_t WORDS>
+__device__ inline void multiply_tiles(RouteMany<WORDS> &shared, Pipeline<RouteMany<WORDS>::STAGES> h, const RouteShare &share,
+                                      const float *gate, const float *norm_weight) {
+  using Many = RouteMany<WORDS>;
+  constexpr uint32_t RUNS = Many::COLUMNS / MULTIPLIERS / 16, GROUPS = Many::EXPERTS / 8, WORD_GROUPS = WARP / 8;
+  constexpr uint32_t PRODUCTS = 6, H_PART[PRODUCTS] = {2, 0, 1, 1, 0, 0}, GATE_PART[PRODUCTS] = {0, 2, 1, 0, 1, 0};
+  const uint32_t thread = threadIdx.x - CHOOSER_THREADS, warp = thread / WARP, lane = thread % WARP, g = lane / 4, q = lane % 4;
+  const uint32_t column = warp * RUNS * 16 + 4 * q;
+  uint32_t weighed[RUNS][GROUPS][TG_PARTS][2];
+  float4 raw[RUNS][GROUPS], norm[RUNS];
+  for (uint32_t k = 0; k < RUNS; k++) {  /* columns that there are not weigh nothing; nobody looks at experts that there are not */
+    const bool there = column + 16 * k < share.columns;
+    const uint32_t at = there ? share.first_column + column + 16 * k : 0;
+    norm[k] = there ? load4(norm_weight + at) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    for (uint32_t n = 0; n < GROUPS; n++) raw[k][n] = load4(gate + kept(min(8 * n + g, share.expert_count - 1) * share.hidden + at));
   }
-
-  __device__ void load_norm() { load_runs(norm, norm_weight + column, true); }
-
-  __device__ void load_gate(uint32_t word) {
-#pragma unroll
-    for (uint32_t e = 0; e < MANY_EACH; e++) {
-      const uint32_t expert = word * WARP + warp * MANY_EACH + (e ^ lane / 8);
-      load_runs(weighed[e], gate + kept(expert * hidden + column), expert < expert_count);
+  for (uint32_t k = 0; k < RUNS; k++)
+    for (uint32_t n = 0; n < GROUPS; n++) {
+      const float4 w = raw[k][n], by = norm[k];
+      float2 low = make_float2(w.x * by.x, w.y * by.y), high = make_float2(w.z * by.z, w.w * by.w);
+      for (auto &part : weighed[k][n]) part[0] = take_bf16(low), part[1] = take_bf16(high);
     }
-  }
-
-  /* The line of these experts that begins at its columns. */
-  __device__ void prefetch_gate(uint32_t word) const {
-#pragma unroll
-    for (uint32_t e = 0; e < MANY_EACH; e++) {
-      const uint32_t expert = word * WARP + warp * MANY_EACH + e;
-#pragma unroll
-      for (uint32_t i = 0; i < 2; i++)
-        if (there[i] && lane % 8 == 0 && expert < expert_count) prefetch_line(gate + (expert * hidden + column) + i * MANY_RUN);
-    }
-  }
-
-  __device__ void weigh() {
-#pragma unroll
-    for (uint32_t e = 0; e < MANY_EACH; e++)
-#pragma unroll
-      for (uint32_t i = 0; i < 2; i++) {
-        const float4 g = weighed[e][i];
-        weighed[e][i] = make_float4(g.x * norm[i].x, g.y * norm[i].y, g.z * norm[i].z, g.w * norm[i].w);
-      }
-  }
-
-  /* Gives `store` each of the rows `from` to `to`, and more up to a multiple of MANY_TOGETHER, with the sum that the lane gets of it. */
-  template <typename Store>
-  __device__ void multiply(const float (*h)[MANY_COLUMNS], uint32_t from, uint32_t to, Store store) const {
-    const uint32_t turned = lane / 2 % MANY_TOGETHER;
-    const float *rows_of[MANY_TOGETHER];
-#pragma unroll
-    for (uint32_t a = 0; a < MANY_TOGETHER; a++) rows_of[a] = h[from + (a ^ turned)] + 4 * lane;
+  cluster_wait();  /* all blocks have their barriers */
 #pragma unroll 1
-    for (uint32_t r = from + turned; r - turned < to; r += MANY_TOGETHER) {
-      float parts[MANY_EACH * MANY_TOGETHER];
-#pragma unroll
-      for (uint32_t a = 0; a < MANY_TOGETHER; a++) {
-        const float4 v = load4(rows_of[a]), u = load4(rows_of[a] + MANY_RUN);
-        rows_of[a] += MANY_TOGETHER * MANY_COLUMNS;
-#pragma unroll
-        for (uint32_t e = 0; e < MANY_EACH; e++) {
-          const float4 w = weighed[e][0], z = weighed[e][1];
-          const float low = fmaf(v.w, w.w, fmaf(v.z, w.z, fmaf(v.y, w.y, v.x * w.x)));
-          parts[e * MANY_TOGETHER + a] = fmaf(u.w, z.w, fmaf(u.z, z.z, fmaf(u.y, z.y, fmaf(u.x, z.x, low))));
+  for (uint32_t first = share.first, turn = 0; first < share.rows; first += share.apart, h.next(), turn ^= 1) {
+    const float *row = shared.h[h.at][g] + column;
+    auto *parts = shared.parts[turn];
+    float squares[2] = {};
+    h.wait();
+    for (uint32_t word = 0; word < WORDS; word++) {
+      float sums[WORD_GROUPS][4] = {};
+      for (uint32_t k = 0; k < RUNS; k++) {
+        uint32_t a[TG_PARTS][4];
+        for (uint32_t i = 0; i < 2; i++) {
+          const float4 v = load4(row + i * 8 * Many::PITCH + 16 * k);
+          float2 low = make_float2(v.x, v.y), high = make_float2(v.z, v.w);
+          if (word == 0) squares[i] = add_squares(squares[i], v);
+          for (auto &part : a) part[i] = take_bf16(low), part[2 + i] = take_bf16(high);
         }
+        float chain[WORD_GROUPS][4] = {};
+        for (uint32_t i = 0; i < PRODUCTS; i++)
+          for (uint32_t n = 0; n < WORD_GROUPS; n++) {
+            const uint32_t(&b)[2] = weighed[k][word * WORD_GROUPS + n][GATE_PART[i]];
+            mma<__nv_bfloat16>(chain[n], a[H_PART[i]], b[0], b[1]);
+          }
+        for (uint32_t n = 0; n < WORD_GROUPS; n++)
+          for (uint32_t c = 0; c < 4; c++) sums[n][c] += chain[n][c];
       }
-      store(r, sum_of_turned(parts));
+      for (uint32_t n = 0; n < WORD_GROUPS; n++)
+        for (uint32_t i = 0; i < 2; i++)
+          reinterpret_cast<float2 *>(parts[warp][g + 8 * i] + word * WARP + 8 * n)[q] = make_float2(sums[n][2 * i], sums[n][2 * i + 1]);
+    }
+    for (uint32_t i = 0; i < 2; i++) {
+      const float sum = sum_over_lanes<4>(squares[i]);
+      if (q == 0) parts[warp][g + 8 * i][Many::EXPERTS] = sum;
+    }
+    threads_meet<MULTIPLIER_THREADS, 1>();
+    if (const uint32_t r = thread / (Many::EXPERTS / 4), e = thread % (Many::EXPERTS / 4) * 4; r < Many::ROWS) {
+      float4 sum = load4(parts[0][r] + e);
+      for (uint32_t w = 1; w < MULTIPLIERS; w++) sum = sum4(sum, load4(parts[w][r] + e));
+      const float *to = shared.sums[h.at][(r & -share.blocks) + share.rank] + e;
+      store4_to_block(shared_address(to), r & (share.blocks - 1), sum, shared_address(shared.summed + h.at));
+    }
+    const uint32_t last = MULTIPLIER_THREADS - 1 - thread;  /* other warps than the above, where there are such */
+    if (const uint32_t r = last / Many::BLOCKS, b = last % Many::BLOCKS; r < Many::ROWS && b < share.blocks) {
+      float sum = 0.0f;
+      for (uint32_t w = 0; w < MULTIPLIERS; w++) sum += parts[w][r][Many::EXPERTS];
+      store_to_block(&shared.squares[h.at][r][share.rank], b, sum, shared.summed + h.at, share.blocks);
     }
   }
+}
 
-  /* The norm of its columns of a row. */
-  template <typename X>
-  __device__ void store_normed(X *x, const float *row, float scale) const {
-#pragma unroll
-    for (uint32_t i = 0; i < 2; i++)
-      if (there[i]) store4(x + i * MANY_RUN, normed(load4(row + i * MANY_RUN + 4 * lane), scale, norm[i]));
+/* The warps that choose. */
+template <typename X, uint32_t WORDS>
+__device__ inline void choose_tiles(RouteMany<WORDS> &shared, Pipeline<RouteMany<WORDS>::STAGES> h, const RouteShare &share,
+                                    const tg_choosing_args &arrays, float eps, uint32_t sent_bytes, Weighing weighing) {
+  using Many = RouteMany<WORDS>;
+  constexpr uint32_t ROW_THREADS = Many::COLUMNS / 4, TOGETHER = CHOOSERS * WARP / ROW_THREADS, AT_ONCE = 4;
+  const uint32_t group = threadIdx.x / (CHOOSERS * WARP), thread = threadIdx.x % (CHOOSERS * WARP), warp = thread / WARP;
+  const uint32_t lane = threadIdx.x % WARP, hidden = share.hidden;
+  const uint32_t first_row = thread / ROW_THREADS, column = thread % ROW_THREADS * 4, bytes = share.columns * sizeof(float);
+  const bool there = column < share.columns;
+  auto load_tile = [&](uint32_t first, uint32_t stage) {
+    if (first >= share.rows) return;
+    const uint32_t rows = rows_from(first, share.rows, Many::ROWS);
+    if (lane == 0) barrier_arrive_expecting(h.full + stage, rows * bytes);
+    __syncwarp();
+    if (lane < rows && bytes > 0)
+      bulk_copy(shared.h[stage][lane], arrays.h + (size_t)(first + lane) * hidden + share.first_column, bytes, h.full + stage);
+  };
+  if (group == 0 && warp == 0) {
+#pragma unroll 1
+    for (uint32_t s = 0; s < Many::STAGES; s++) load_tile(share.first + s * share.apart, s);
   }
-};
+  const float4 norm = there ? load4(arrays.norm_weight + share.first_column + column) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  RouteLane<WORDS> bias;
+  for (uint32_t w = 0, expert = lane; w < WORDS; w++, expert += WARP)
+    bias.of[w] = arrays.bias && expert < share.expert_count ? arrays.bias[expert] : 0.0f;
+  choose_route<WORDS>({}, {}, 0.0f, share.expert_count, weighing);
+  cluster_wait();
+  auto sum_of_blocks = [&](auto of_block) {
+    float sum = 0.0f;
+    for (uint32_t b = 0; b < Many::BLOCKS; b++) sum += b < share.blocks ? of_block(b) : 0.0f;
+    return sum;
+  };
+  h.advance(group);
+#pragma unroll 1
+  for (uint32_t first = share.first + group * share.apart; first < share.rows;
+       first += CHOOSER_GROUPS * share.apart, h.advance(CHOOSER_GROUPS)) {
+    const uint32_t rows = rows_from(first, share.rows, Many::ROWS);
+    barrier_wait_cluster(shared.summed + h.at, h.parity);
+    h.wait();  /* long since, but what copies brought is this thread's to read only behind its own wait */
+    if (thread == 0) barrier_arrive_expecting(shared.summed + h.at, sent_bytes);
+    const float *squares = shared.squares[h.at][lane % Many::ROWS];
+    const float scale = 1.0f / sqrtf(sum_of_blocks([&](uint32_t b) { return squares[b]; }) / hidden + eps);  /* of that row */
+    auto scale_of = [&](uint32_t r) { return __shfl_sync(0xffffffffu, scale, r); };
+    X *x = static_cast<X *>(arrays.x) + (size_t)(first + first_row) * hidden + share.first_column + column;
+#pragma unroll 1
+    for (uint32_t r = first_row; r < rows; r += AT_ONCE * TOGETHER, x += AT_ONCE * TOGETHER * hidden) {
+      float4 v[AT_ONCE];
+      for (uint32_t i = 0, at = r; i < AT_ONCE; i++, at += TOGETHER) v[i] = normed(load4(shared.h[h.at][at] + column), scale_of(at), norm);
+      for (uint32_t i = 0; i < AT_ONCE; i++)
+        if (there && r + i * TOGETHER < rows) store4(x + i * TOGETHER * hidden, v[i]);
+    }
+#pragma unroll 1
+    for (uint32_t r = warp * share.blocks + share.rank; r < rows; r += CHOOSERS * share.blocks) {  /* a warp chooses for a row */
+      auto *from = shared.sums[h.at] + (r - share.rank);
+      RouteLane<WORDS> sums;
+      for (uint32_t w = 0; w < WORDS; w++) sums.of[w] = sum_of_blocks([&](uint32_t b) { return from[b][lane + w * WARP]; });
+      store_choice(arrays, first, r, weighing.k, choose_route(sums, bias, scale_of(r), share.expert_count, weighing));
+    }
+    __syncwarp();
+    if (lane < share.blocks) barrier_arrive_at_block(h.empty + h.at, lane);
+    if (warp == 0) {  /* the wait also behind the last tile: arrivals of other blocks come before this one ends */
+      barrier_wait(h.empty + h.at, h.parity);
+      load_tile(first + Many::STAGES * share.apart, h.at);
+    }
+  }
+}
 
 template <typename X, uint32_t WORDS>
 __device__ inline void route_many_step(const tg_choosing_args &arrays, const tg_route_args &args, uint32_t hidden, uint32_t expert_count,
                                        Weighing weighing) {
-  __shared__ RouteManyScratch<WORDS> scratch;
-  __shared__ uint64_t summed;  /* all sums of blocks of the cluster are there */
+  using Many = RouteMany<WORDS>;
+  extern __shared__ float4 shared[];
+  Many &block = *reinterpret_cast<Many *>(shared);
   let_next_kernel_start();
-  const float *bias = arrays.bias;
-  const uint32_t rank = cluster_rank(), blocks = cluster_blocks(), lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-  const uint32_t others = blocks - 1, first = (blockIdx.x >> __popc(others)) * args.rows_each, in_step = __ldcg(&arrays.step->rows);
-  const uint32_t first_column = rank * MANY_COLUMNS;
-  const uint32_t column = first_column + 4 * lane;
-  ManyWeights weights{arrays.norm_weight, arrays.gate, hidden, expert_count, lane, warp, column, {column < hidden, column + MANY_RUN < hidden}};
-  weights.load_norm();
-  weights.load_gate(0);
+  const uint32_t rank = cluster_rank(), blocks = cluster_blocks(), first_column = rank * Many::COLUMNS;
+  const RouteShare share{rank, blocks, first_column, rows_from(first_column, hidden, Many::COLUMNS), __ldcg(&arrays.step->rows),
+                         blockIdx.x / blocks * Many::ROWS, gridDim.x / blocks * Many::ROWS, hidden, expert_count};
+  const uint32_t sent_bytes = Many::ROWS * (Many::EXPERTS + blocks) * sizeof(float), none = Many::COLUMNS - share.columns;
+  const Pipeline<Many::STAGES> h(nullptr, block.full, block.empty);
   if (threadIdx.x == 0) {
-    barrier_init(&summed, 1);
+    h.init(1, CHOOSERS * blocks);
+    for (uint64_t &summed : block.summed) barrier_init(&summed, 1);
     barriers_ready();
+    for (uint64_t &summed : block.summed) barrier_arrive_expecting(&summed, sent_bytes);
   }
+  /* Columns that there are not are zeros: no copy comes there. */
+  for (uint32_t i = threadIdx.x; i < Many::STAGES * Many::ROWS * none; i += TG_ROUTE_MANY_THREADS)
+    block.h[0][0][i / none * Many::PITCH + share.columns + i % none] = 0.0f;
   __syncthreads();
   cluster_arrive();
-  if constexpr (WORDS > 1) weights.prefetch_gate(1);
-  const uint32_t rows = rows_from(first, in_step, args.rows_each);
-  const float *h = arrays.h + (size_t)first * hidden + first_column;
+  if (threadIdx.x >= CHOOSER_THREADS) {
+    take_registers<MULTIPLIER_REGISTERS>();
+    return multiply_tiles(block, h, share, arrays.gate, arrays.norm_weight);
+  }
+  give_registers<CHOOSER_REGISTERS>();
   wait_for_earlier_kernels();
-  /* Columns past the last and rows past the step's come as zeros. */
-  const uint32_t piece_row = threadIdx.x / MANY_PIECES, piece_column = threadIdx.x % MANY_PIECES * 4;
-  const bool piece_there = first_column + piece_column < hidden;
-  auto copy_part = [&](uint32_t part) {
-    const float *from = h + (size_t)(part + piece_row) * hidden + piece_column;
-#pragma unroll
-    for (uint32_t i = 0; i < MANY_PART; i += MANY_THREADS / MANY_PIECES, from += MANY_THREADS / MANY_PIECES * hidden)
-      copy16_async(scratch.h[part + i + piece_row] + piece_column, from, piece_there && part + i + piece_row < rows);
-  };
-  copy_part(0);
-  copy_commit();
-  if (MANY_PART < rows) copy_part(MANY_PART);
-  copy_commit();
-  if (blockIdx.x == gridDim.x - 1) clear_counts(args.counts);
-  if (threadIdx.x == 0) {
-    const uint32_t chosen_here = rows > rank ? (rows - rank + others) >> __popc(others) : 0;
-    barrier_arrive_expecting(&summed, blocks * (rows + chosen_here * WORDS * WARP) * sizeof(float));
-  }
-  weights.weigh();  /* not before the rows are loaded: where this kernel started late, the gate has yet to come */
-  copy_wait<1>();
-  __syncthreads();
-  cluster_wait();  /* all blocks have their barriers */
-  auto add_squares_of = [&](uint32_t part) {
-    const uint32_t r = part + threadIdx.x / MANY_PART, at = threadIdx.x % MANY_PART;
-    const float sum = sum_of_squares(scratch.h[r], at);
-    if (r < rows && at < blocks) store_to_block(&scratch.squares[r][rank], at, sum, &summed, blocks);
-  };
-  auto multiply = [&](uint32_t from, uint32_t to, uint32_t word) {
-    const uint32_t expert = word * WARP + warp * MANY_EACH + lane / 8;
-    weights.multiply(scratch.h, from, to, [&](uint32_t r, float sum) {
-      if (lane % 2 == 0 && r < rows) store_to_block(&scratch.sums[(r & ~others) + rank][expert], r & others, sum, &summed, blocks);
-    });
-  };
-#pragma unroll 1
-  for (uint32_t word = 0; word < WORDS; word++) {
-    if (word > 0) {
-      weights.load_norm();
-      weights.load_gate(word);
-      weights.weigh();
-    }
-#pragma unroll 1
-    for (uint32_t part = 0; part < rows; part += MANY_PART) {
-      if (word == 0 && part > 0) {
-        copy_wait<0>();
-        __syncthreads();
-      }
-      if (word == 0) add_squares_of(part);
-      multiply(part, min(rows, part + MANY_PART), word);
-    }
-  }
-  /* Loads for what comes behind the exchange are issued before it: registers are free now. */
-  weights.load_norm();
-  RouteLane<WORDS> of_bias;
-#pragma unroll
-  for (uint32_t w = 0; w < WORDS; w++) {
-    const uint32_t expert = lane + w * WARP;
-    of_bias.of[w] = bias && expert < expert_count ? bias[expert] : 0.0f;
-  }
-  if (warp * blocks + rank < rows) choose_route<WORDS>({}, {}, 0.0f, expert_count, weighing);
-  barrier_wait_cluster(&summed, 0);
-  const float squares = sum_of_blocks(blocks, [&](uint32_t b) { return scratch.squares[lane][b]; });
-  const float scale = 1.0f / sqrtf(squares / hidden + args.eps);  /* of row `lane` */
-  auto scale_of = [&](uint32_t r) { return __shfl_sync(0xffffffffu, scale, r); };
-#pragma unroll 1
-  for (uint32_t at = warp * blocks; at + rank < rows; at += MANY_WARPS * blocks) {  /* a warp chooses for a row */
-    RouteLane<WORDS> sums;
-#pragma unroll
-    for (uint32_t w = 0; w < WORDS; w++) sums.of[w] = sum_of_blocks(blocks, [&](uint32_t b) { return scratch.sums[at + b][lane + w * WARP]; });
-    store_choice(arrays, first, at + rank, weighing.k, choose_route(sums, of_bias, scale_of(at + rank), expert_count, weighing));
-  }
-  X *x = static_cast<X *>(arrays.x) + (size_t)first * hidden + column;
-#pragma unroll 1
-  for (uint32_t r = warp; r < rows; r += MANY_WARPS) {
-    const float scale = scale_of(r);
-    weights.store_normed(x + (size_t)r * hidden, scratch.h[r], scale);
-  }
+  for (uint32_t i = 1 + threadIdx.x; blockIdx.x == 0 && i < EXPERT_COUNTS; i += CHOOSER_THREADS) args.counts[i] = 0;  /* clear_counts() */
+  choose_tiles<X>(block, h, share, arrays, args.eps, sent_bytes, weighing);
 }
 
-#define ROUTE_MANY(SUFFIX, X) ROUTES(many_##SUFFIX, X, route_many_step, MANY_REGISTERS)
+#define ROUTE_MANY(SUFFIX, X)                                                                     \
+  ROUTES(many_##SUFFIX, X, route_many_step, LAUNCH_REGISTERS)                \
+  LAUNCH_CONSTANTS(tg_route_many_##SUFFIX##_tile, 2, RouteMany<1>::COLUMNS, sizeof(RouteMany<1>)) \
+  LAUNCH_CONSTANTS(tg_route_many_##SUFFIX##_e64_tile, 2, RouteMany<2>::COLUMNS, sizeof(RouteMany<2>))
 FOR_TYPES(ROUTE_MANY)

@@ -205,6 +205,9 @@ fn the_router_chooses_the_best_and_weighs_them() {
         (96, 33, 3),
         (2048, 64, 4),
         (1056, 50, 8),
+        // Of many rows: clusters of 4 whose last block has no column, and of 2 whose last has some of its own.
+        (1056, 20, 2),
+        (992, 9, 2),
     ] {
         for bucket in [1, 7, 64, 150, 256, 301, 900] {
             let config = ModelConfig {
@@ -261,7 +264,7 @@ fn each_of_many_rows_is_routed() {
     }
 }
 
-/// More clusters than have room at once, of which the last has fewer rows; and the bits of fewer rows. (Too many for the host.)
+/// Many tiles for each cluster, of which the last has fewer rows; and the bits of fewer rows. (Too many for the host.)
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn thousands_of_rows_are_routed_by_clusters() {

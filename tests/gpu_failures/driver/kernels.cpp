@@ -6,6 +6,7 @@
 
 #include "common/argmax.cuh"
 #include "common/base.cuh"
+#include "common/bf16x3.cuh"
 #include "common/experts.cuh"
 #include "common/philox.cuh"
 #include "common/rmsnorm.cuh"
@@ -17,6 +18,7 @@
 #include "sample/scores.cuh"
 #include "sched/platform.h"
 #include "step/args.h"
+#include "wgmma/pipeline.cuh"
 #include "ways/step.cuh"
 
 /* Dynamic shared memory, of the size that a block may have. (A family that names it in a template has its own.) */
@@ -30,12 +32,10 @@ namespace conv {
 namespace router {
 DYNAMIC_SHARED;
 #include "router/router.cu"
+#include "router/norm_router_many.cu"
 }
 namespace norm_router {
 #include "router/norm_router.cu"
-}
-namespace norm_router_many {
-#include "router/norm_router_many.cu"
 }
 namespace sort_combine {
 #include "router/sort_combine.cu"
@@ -82,7 +82,7 @@ namespace {
 
 const bool KNOWN = know({
   EACH(conv, tg_conv), EACH(conv, tg_conv_decode), EACH(conv, tg_conv_rows),
-  EACH(router, tg_router_1), EACH(router, tg_router_many), ROUTE(norm_router, tg_route), ROUTE(norm_router_many, tg_route_many),
+  EACH(router, tg_router_1), EACH(router, tg_router_many), ROUTE(norm_router, tg_route), ROUTE(router, tg_route_many),
   ONE(sort_combine, tg_sort_tokens), ONE(sort_many, tg_sort_tokens_many),
   EACH(sort_combine, tg_combine_four), EACH(sort_combine, tg_combine_experts),
   PAIR(sort_combine, tg_combine_rounded_four), PAIR(sort_combine, tg_combine_rounded_experts),

@@ -5,7 +5,7 @@ use super::experts::Combine;
 use super::grouped::Grouped;
 use super::limits::{Library, SHARED_BYTES, Variants};
 use super::persistent::Persistent;
-use super::router;
+use super::router::{Route, router_shared_bytes};
 use super::skinny::Skinny;
 use super::swap_ab::SwapAb;
 use super::tiled::{Tile, Tiled};
@@ -48,8 +48,8 @@ pub struct Kernels {
     /// [`abi::TG_ROUTER_MANY_ROWS`] rows a block, of so much shared memory at most.
     pub router_many: Kernel,
     pub router_many_bytes: u32,
-    /// The same where the GPU has clusters: for steps of few rows, and of many.
-    pub route: Option<[Kernel; 2]>,
+    /// The same where the GPU has clusters.
+    pub route: Option<Route>,
     pub sort_tokens: Kernel,
     /// By the blocks of a cluster.
     pub sort_tokens_many: Option<Kernel>,
@@ -87,10 +87,6 @@ impl Kernels {
         };
         let warpgroups = library.gpu.is(Architecture::has_warpgroups);
         let streamed = warpgroups && precision.is_streamed();
-        let route = || {
-            let [few, many] = router::route_names(x, config.num_experts);
-            Ok::<_, Error>([kernel(&few)?, kernel(&many)?])
-        };
         let router_1 = kernel(&format!("tg_router_1_{x}"))?;
         router_1.allow_shared(SHARED_BYTES)?;
         let router_many = kernel(&format!("tg_router_many_{x}"))?;
@@ -118,7 +114,7 @@ impl Kernels {
             router_1,
             router_many,
             router_many_bytes,
-            route: when(warpgroups, route)?,
+            route: when(warpgroups, || Route::load(library, x, config.num_experts))?,
             sort_tokens: kernel("tg_sort_tokens")?,
             sort_tokens_many: when(warpgroups, || kernel("tg_sort_tokens_many"))?,
             combine: Combine::load(library, precision)?,
@@ -203,7 +199,7 @@ pub fn check(config: &ModelConfig, Precision { compute, weights }: Precision) ->
     ] {
         takes(field, value, value <= most, &format!("at most {most}"))?;
     }
-    let router = router::router_shared_bytes(1, config.hidden_size as u32);
+    let router = router_shared_bytes(1, config.hidden_size as u32);
     if router > SHARED_BYTES {
         return refused(format!(
             "config.json: hidden_size is {}, whose row does not fit the {SHARED_BYTES} bytes of shared memory \

@@ -5,8 +5,10 @@ use super::experts::{Routing, instance};
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::arguments::arguments;
 use crate::backend::cuda::driver::launch::{Kernel, Launch};
+use crate::backend::cuda::families::limits::Library;
 use crate::backend::cuda::matrix::Matrix;
 use crate::backend::cuda::tuning::limits::{WORD_EXPERTS, expert_words};
+use crate::error::Result;
 use crate::sys::abi;
 
 /// Up to this many rows one block sorts the tokens; more are sorted by the blocks of a cluster where there are such (sort_many.cu).
@@ -19,8 +21,6 @@ const ROUTE_FEW_ROWS: u32 = 256;
 const ROUTE_EXPERTS: usize = abi::TG_ROUTE_WORDS as usize * WORD_EXPERTS;
 /// Clusters of eight that leave room beside each block for one of the experts' kernel: a block an SM.
 const ROUTE_CLUSTERS: u32 = 16;
-/// Clusters of many rows that have room at once; with more, each would read the gate for fewer rows.
-const ROUTE_MANY_CLUSTERS: u32 = 32;
 
 /// What the router reads, all f32, and what predictions read in its place.
 #[derive(Debug, Clone, Copy)]
@@ -46,19 +46,47 @@ fn routes_at_once(experts: u32, hidden: u32) -> bool {
     experts as usize <= ROUTE_EXPERTS && hidden <= abi::TG_ROUTE_HIDDEN
 }
 
-/// That kernel, for steps of few rows of type `x` and for those of many: where there are more experts than it takes,
-/// [`routes_at_once`] says so.
-pub(super) fn route_names(x: &str, experts: usize) -> [String; 2] {
-    let words = expert_words(experts.min(ROUTE_EXPERTS));
-    ["", "many_"].map(|rows| format!("tg_route_{rows}{x}{}", instance(words)))
+/// Kernels that are all of the router. Where there are more experts than they take, [`routes_at_once`] says so.
+#[derive(Debug)]
+pub struct Route {
+    /// For steps of up to [`ROUTE_FEW_ROWS`].
+    few: Kernel,
+    /// For more.
+    many: Kernel,
+    /// Of `many`: columns of a block, and its dynamic shared memory.
+    columns: u32,
+    shared_bytes: u32,
+    multiprocessors: u32,
 }
 
-/// How the blocks of one of them share experts, columns and rows.
+impl Route {
+    /// Those for rows of type `x`.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub(super) fn load(library: &Library, x: &str, experts: usize) -> Result<Self> {
+        let types = format!("{x}{}", instance(expert_words(experts.min(ROUTE_EXPERTS))));
+        let name = format!("tg_route_many_{types}");
+        let ([columns, shared_bytes], many) = library.with_constants::<[u32; 2]>(&name)?;
+        many.allow_shared(shared_bytes)?;
+        Ok(Self {
+            few: library.kernel(&format!("tg_route_{types}"))?,
+            many,
+            columns,
+            shared_bytes,
+            multiprocessors: library.gpu.class.multiprocessors,
+        })
+    }
+}
+
+/// How blocks share experts, columns and rows.
 #[derive(Debug, PartialEq, Eq)]
 struct RouteClusters {
     /// Of a cluster, a power of two.
     blocks: u32,
-    /// Of a cluster.
+    /// That are launched.
+    clusters: u32,
+    /// Of a cluster, or of each of its tiles.
     rows_each: u32,
 }
 
@@ -66,23 +94,24 @@ impl RouteClusters {
     /// A block has [`abi::TG_ROUTE_EACH`] of a word's experts at a time and half of the columns.
     fn of_few_rows(rows: u32, experts: u32) -> Self {
         let sharers = experts.min(u32::BITS).div_ceil(abi::TG_ROUTE_EACH);
+        let rows_each = rows.div_ceil(ROUTE_CLUSTERS).min(abi::TG_ROUTE_ROWS);
         Self {
             blocks: abi::TG_ROUTE_SHARES * sharers.next_power_of_two(),
-            rows_each: rows.div_ceil(ROUTE_CLUSTERS).min(abi::TG_ROUTE_ROWS),
+            clusters: rows.div_ceil(rows_each),
+            rows_each,
         }
     }
 
-    /// A block has all experts and some of the columns.
-    fn of_many_rows(rows: u32, hidden: u32) -> Self {
-        let blocks = hidden
-            .div_ceil(abi::TG_ROUTE_MANY_COLUMNS)
-            .next_power_of_two();
-        let rows_each = rows
-            .div_ceil(ROUTE_MANY_CLUSTERS)
-            .min(abi::TG_ROUTE_MANY_ROWS);
+    /// A block has all experts and some of the columns, and a multiprocessor for itself. A cluster's blocks lie in one GPC, whose
+    /// multiprocessors may be no multiple of them: by hand 29 to 32 clusters of four have room at once on an H200 of 132. One that
+    /// had none would begin when the others have ended.
+    fn of_many_rows(rows: u32, hidden: u32, columns: u32, multiprocessors: u32) -> Self {
+        let blocks = hidden.div_ceil(columns).next_power_of_two().max(2);
+        let room = (multiprocessors / blocks * 6 / 7).max(1);
         Self {
-            blocks: blocks.max(2),
-            rows_each: rows_each.next_multiple_of(abi::TG_ROUTE_MANY_TOGETHER),
+            blocks,
+            clusters: rows.div_ceil(abi::TG_ROUTE_MANY_ROWS).min(room),
+            rows_each: abi::TG_ROUTE_MANY_ROWS,
         }
     }
 }
@@ -101,6 +130,7 @@ impl<'a> Lowering<'a> {
         };
         let alone = RouteClusters {
             blocks: 1,
+            clusters: rows.div_ceil(rows_each),
             rows_each,
         };
         (kernel, alone, bytes(rows_each))
@@ -111,16 +141,24 @@ impl<'a> Lowering<'a> {
     pub fn router(&mut self, routing: &Routing, x: Address, h: Address, weights: &RouterWeights) {
         let ((experts, top_k), hidden, rows) = (self.experts(), self.hidden(), self.bucket.rows);
         let (kernels, config) = (self.kernels, self.config);
-        let clusters = kernels.route.as_ref();
-        let (kernel, clusters, shared_bytes) =
-            match clusters.filter(|_| routes_at_once(experts, hidden)) {
-                Some([_, many]) if rows > ROUTE_FEW_ROWS => {
-                    (many, RouteClusters::of_many_rows(rows, hidden), 0)
-                }
-                Some([few, _]) => (few, RouteClusters::of_few_rows(rows, experts), 0),
-                None => self.router_alone(),
-            };
-        let RouteClusters { blocks, rows_each } = clusters;
+        let route = kernels.route.as_ref();
+        let route = route.filter(|_| routes_at_once(experts, hidden));
+        let mut threads = abi::TG_NORM_THREADS;
+        let (kernel, clusters, shared_bytes) = match route {
+            Some(route) if rows > ROUTE_FEW_ROWS => {
+                threads = abi::TG_ROUTE_MANY_THREADS;
+                let (columns, multiprocessors) = (route.columns, route.multiprocessors);
+                let clusters = RouteClusters::of_many_rows(rows, hidden, columns, multiprocessors);
+                (&route.many, clusters, route.shared_bytes)
+            }
+            Some(route) => (&route.few, RouteClusters::of_few_rows(rows, experts), 0),
+            None => self.router_alone(),
+        };
+        let RouteClusters {
+            blocks,
+            clusters,
+            rows_each,
+        } = clusters;
         let arrays = abi::tg_choosing_args {
             experts: routing.experts,
             weights: routing.weights,
@@ -141,7 +179,7 @@ impl<'a> Lowering<'a> {
         let launch = Launch {
             shared_bytes,
             cluster: blocks,
-            ..Launch::blocks(rows.div_ceil(rows_each) * blocks, abi::TG_NORM_THREADS)
+            ..Launch::blocks(clusters * blocks, threads)
         };
         let arguments = arguments![&arrays, &args, hidden, experts, top_k, normalize, scaling];
         self.push(kernel, launch, arguments);
@@ -188,10 +226,14 @@ mod tests {
         assert_eq!(blocks, [2, 2, 4, 8, 8, 8]);
         let rows = [1, 16, 17, 64, 128, 256].map(|rows| few(rows, 32).rows_each);
         assert_eq!(rows, [1, 1, 2, 4, 8, 8]);
-        let many = RouteClusters::of_many_rows;
-        let blocks = [32, 256, 288, 544, 1056, 2048].map(|hidden| many(512, hidden).blocks);
-        assert_eq!(blocks, [2, 2, 2, 4, 8, 8]);
-        let rows = [257, 301, 512, 513, 1024, 8192].map(|rows| many(rows, 2048).rows_each);
-        assert_eq!(rows, [12, 12, 16, 20, 32, 32]);
+        let many = |rows, hidden, columns| {
+            let of = RouteClusters::of_many_rows(rows, hidden, columns, 132);
+            (of.blocks, of.clusters)
+        };
+        let clusters = [32, 1024, 1056, 2048].map(|hidden| many(8192, hidden, 512));
+        assert_eq!(clusters, [(2, 56), (2, 56), (4, 28), (4, 28)]);
+        assert_eq!(many(8192, 2048, 256), (8, 13));
+        let clusters = [257, 272, 273, 448, 449].map(|rows| many(rows, 2048, 512).1);
+        assert_eq!(clusters, [17, 17, 18, 28, 28]);
     }
 }
