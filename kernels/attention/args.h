@@ -9,10 +9,7 @@
 /* Sizes that these kernels and their launchers both go by. */
 #define TG_ROPE_THREADS 128u
 #define TG_ROPE_HEADS 16u            /* of a block of attention/rope.cu */
-#define TG_ROW_THREADS 128u
-#define TG_ROW_HEADS 4u              /* query heads of a block of attention/rows.cu */
-#define TG_TILE_PAIRS 64u            /* of a query row and a head, in a block of attention/tiles.cu; keys at a time too */
-#define TG_TILE_PAD 8u               /* elements behind each vector of these in shared memory */
+#define TG_TILE_PAIRS 64u            /* of a query row and a head, in a block of attention/tiles.cu */
 #define TG_TILE_THREADS 128u
 #define TG_LIST_THREADS 1024u        /* of the one block that lists query tiles */
 #define TG_QUERY_TILE_BYTES 16u      /* of a QueryTile (attention/attention.cuh) */
@@ -59,8 +56,8 @@ typedef struct tg_attention_decode_args {
   uint32_t pad;
 } tg_attention_decode_args;
 
-/* attention/rows.cu; tiles.cu and prompt.cu, which have their rows from the tiles that tg_query_tiles left; and prompt.cu has queries, keys
- * and values from tensor maps. */
+/* attention/tiles.cu and prompt.cu, which have their rows from the tiles that tg_query_tiles left; prompt.cu has queries, keys and values
+ * from tensor maps. */
 typedef struct tg_attention_chunks_args {
   TG_ADDRESS(void) out;                         /* [R, heads D] */
   TG_ADDRESS(const void) qkv;
@@ -69,7 +66,6 @@ typedef struct tg_attention_chunks_args {
   TG_ADDRESS(const struct QueryTile) tiles;
   TG_ADDRESS(const uint32_t) tile_count;        /* and rows of a tile, at most */
   TG_ADDRESS(const tg_state) state;
-  TG_ADDRESS(const tg_step) step;
   uint32_t heads;
   uint32_t kv_heads;
   float scale;                                  /* of scores */

@@ -71,10 +71,7 @@ pub const TG_LINK_READY: u32 = 1;
 pub const TG_LINK_OVER: u32 = 2;
 pub const TG_ROPE_THREADS: u32 = 128;
 pub const TG_ROPE_HEADS: u32 = 16;
-pub const TG_ROW_THREADS: u32 = 128;
-pub const TG_ROW_HEADS: u32 = 4;
 pub const TG_TILE_PAIRS: u32 = 64;
-pub const TG_TILE_PAD: u32 = 8;
 pub const TG_TILE_THREADS: u32 = 128;
 pub const TG_LIST_THREADS: u32 = 1024;
 pub const TG_QUERY_TILE_BYTES: u32 = 16;
@@ -793,7 +790,6 @@ pub struct tg_attention_chunks_args {
     pub tiles: u64,
     pub tile_count: u64,
     pub state: u64,
-    pub step: u64,
     pub heads: u32,
     pub kv_heads: u32,
     pub scale: f32,

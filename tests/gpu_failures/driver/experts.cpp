@@ -34,11 +34,13 @@ alignas(GMMA_ATOM_BYTES) thread_local char prompt_shared[simt::SHARED_BYTES];
   WITH(grouped_shared, decode, tg_attention_decode_w1_##NAME), WITH(grouped_shared, decode, tg_attention_decode_w2_##NAME), \
   WITH(grouped_shared, decode, tg_attention_decode_w4_##NAME), WITH(grouped_shared, decode, tg_attention_decode_w8_##NAME), \
   WITH(grouped_shared, rope, tg_qk_norm_rope_##NAME)
-#define CHUNKS(NAME) WITH(tiles::shared, tiles, tg_attention_tiles_##NAME), WITH(prompt::prompt_shared, prompt, tg_attention_prompt_##NAME)
+#define TILES(NAME) WITH(tiles::shared, tiles, tg_attention_tiles_##NAME)
+#define CHUNKS(NAME) TILES(NAME), WITH(prompt::prompt_shared, prompt, tg_attention_prompt_##NAME)
 
 static const bool KNOWN = know({
   GROUPED_PAIR(), GROUPED_ONE(f32), GROUPED_PAIR(many_), GROUPED_ONE(many_f32), GROUPED_PAIR(tall_), GROUPED_PAIR(512_),
   GROUPED_PAIR(512_tallest_), GROUPED_PAIR(1024_), GROUPED_PAIR(1024_tallest_),
   DECODE(bf16_d64), DECODE(bf16_d128), DECODE(f16_d64), DECODE(f16_d128), DECODE(f32_d64), DECODE(f32_d128),
-  CHUNKS(bf16_d64), CHUNKS(bf16_d128), CHUNKS(f16_d64), CHUNKS(f16_d128), WITH(tiles::shared, tiles, tg_query_tiles),
+  CHUNKS(bf16_d64), CHUNKS(bf16_d128), CHUNKS(f16_d64), CHUNKS(f16_d128), TILES(f32_d64), TILES(f32_d128),
+  WITH(tiles::shared, tiles, tg_query_tiles),
 });

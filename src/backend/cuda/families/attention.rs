@@ -8,19 +8,16 @@ pub(super) use decode::{DECODE_WARPS, decode_kernels};
 pub use prompt::Prompt;
 
 use super::Lowering;
+use super::limits::Library;
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::arguments::arguments;
 use crate::backend::cuda::driver::launch::Kernel;
+use crate::error::Result;
+use crate::plan::Precision;
 use crate::sys::abi;
 
 /// Pairs of a query row and a head that a block of kernels/attention/tiles.cu has.
 const TILE: u32 = abi::TG_TILE_PAIRS;
-
-/// Dynamic shared memory of attention/tiles.cu: queries, and two buffers each of keys and values, padded vectors of `head_dim` 16-bit
-/// elements.
-pub fn tile_shared_bytes(head_dim: u32) -> u32 {
-    5 * TILE * (head_dim + abi::TG_TILE_PAD) * size_of::<u16>() as u32
-}
 
 /// Query rows of a tile of so many pairs: as many as fit with all heads of a group.
 fn tile_rows(pairs: u32, group: u32) -> u32 {
@@ -67,13 +64,28 @@ pub struct Attention {
     pub pool: PagePool,
 }
 
-/// The kernel that serves chunks of prompts where no [`Prompt`] does.
+/// The kernel of kernels/attention/tiles.cu, which serves chunks of prompts where no [`Prompt`] does.
 #[derive(Debug)]
-pub enum Chunks {
-    /// bf16 and f16: kernels/attention/tiles.cu.
-    Tiles(Kernel),
-    /// The matrix units have no f32: each row by itself, kernels/attention/rows.cu.
-    Rows(Kernel),
+pub struct Chunks {
+    kernel: Kernel,
+    shared_bytes: u32,
+}
+
+impl Chunks {
+    /// Finds the kernel.
+    ///
+    /// # Errors
+    /// The driver refuses.
+    pub fn load(library: &Library, precision: Precision, head_dim: usize) -> Result<Self> {
+        let operand = precision.compute.name();
+        let name = format!("tg_attention_tiles_{operand}_d{head_dim}");
+        let ([shared_bytes], kernel) = library.with_constants::<[u32; 1]>(&name)?;
+        kernel.allow_shared(shared_bytes)?;
+        Ok(Self {
+            kernel,
+            shared_bytes,
+        })
+    }
 }
 
 /// What keys and values are given out from.
@@ -125,26 +137,18 @@ impl Lowering<'_> {
             tiles: attention.query_tiles,
             tile_count: attention.query_tile_count,
             state: self.state,
-            step: self.step,
             heads,
             kv_heads,
             scale: self.attention_scale(),
             box_keys: 0,
         };
+        self.list_query_tiles(attention, [tile_rows(TILE, group); 2], 0);
         let (rows, sequences) = (self.bucket.rows, self.bucket.sequences);
-        match &kernels.attention_chunks {
-            Chunks::Tiles(kernel) => {
-                self.list_query_tiles(attention, [tile_rows(TILE, group); 2], 0);
-                let most = most_query_tiles(rows, sequences, heads, kv_heads);
-                let grid = (most, kv_heads, group.div_ceil(TILE));
-                let bytes = tile_shared_bytes(self.config.head_dim as u32);
-                self.call(kernel, grid, abi::TG_TILE_THREADS, bytes, arguments![&args])
-            }
-            Chunks::Rows(kernel) => {
-                let grid = (rows, kv_heads, group.div_ceil(abi::TG_ROW_HEADS));
-                self.call_plain(kernel, grid, abi::TG_ROW_THREADS, arguments![&args])
-            }
-        }
+        let most = most_query_tiles(rows, sequences, heads, kv_heads);
+        let grid = (most, kv_heads, group.div_ceil(TILE));
+        let chunks = &kernels.attention_chunks;
+        let (kernel, bytes) = (&chunks.kernel, chunks.shared_bytes);
+        self.call(kernel, grid, abi::TG_TILE_THREADS, bytes, arguments![&args])
     }
 
     /// Each sequence's rows in runs of at most `rows`: of the first, or of the second where kernels/attention/tiles.cu says so.

@@ -78,13 +78,6 @@ impl Kernels {
         let w = precision.weights.name();
         let d = config.head_dim;
         let kernel = |name: &str| library.kernel(name);
-        let attention_chunks = if precision.compute.is_half() {
-            let kernel = kernel(&format!("tg_attention_tiles_{x}_d{d}"))?;
-            kernel.allow_shared(attention::tile_shared_bytes(d as u32))?;
-            attention::Chunks::Tiles(kernel)
-        } else {
-            attention::Chunks::Rows(kernel(&format!("tg_attention_rows_{x}_d{d}"))?)
-        };
         let warpgroups = library.gpu.is(Architecture::has_warpgroups);
         let streamed = warpgroups && precision.is_streamed();
         let router_1 = kernel(&format!("tg_router_1_{x}"))?;
@@ -108,7 +101,7 @@ impl Kernels {
             conv_rows: kernel(&format!("tg_conv_rows_{x}"))?,
             qk_norm_rope: kernel(&format!("tg_qk_norm_rope_{x}_d{d}"))?,
             attention_decode: attention::decode_kernels(library, x, d)?,
-            attention_chunks,
+            attention_chunks: attention::Chunks::load(library, precision, d)?,
             attention_prompt: attention::Prompt::load(library, precision, d)?,
             query_tiles: kernel("tg_query_tiles")?,
             router_1,

@@ -134,7 +134,7 @@ impl Gpu {
     }
 
     /// The most that an operation of this precision computes. An f32 row is the sum of three bf16 ones, so with bf16 weights a product
-    /// of it is three on the tensor cores. Attention multiplies f32 by f32 and takes longer than this rate says.
+    /// of it is three on the tensor cores. Attention multiplies f32 by f32, which is six products, and takes longer than this rate says.
     pub fn flops_per_s(&self, precision: Precision) -> f64 {
         if precision.compute.is_half() {
             self.half_flops_per_s
