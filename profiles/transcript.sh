@@ -43,6 +43,14 @@ block() {
     inside { text = text $0 "\n" }' README.md
 }
 
+# What README says right before that block, as comments.
+said() {
+  awk -v wanted="$1" '
+    /^```/ { inside = !inside; if (inside) lines = text; text = ""; next }
+    inside && index($0, wanted) { printf "%s", lines; exit }
+    { text = $0 == "" ? "" : text "# README: " $0 "\n" }' README.md
+}
+
 rows_in() { # FILE
   [ -e "$1" ] && grep -c '"custom_id"' "$1" || true
 }
@@ -55,6 +63,7 @@ session() {
   quick=$(block 'cargo run --release')
   cuda=$(block 'cargo build --release --features cuda')
   [ -n "$quick" ] && [ -n "$cuda" ] || fail "README.md: found no blocks of the quick start"
+  said 'cargo run --release'
   if [ -n "$built" ]; then
     echo "# Not built here: the program was there before, and is put where cargo would have put it."
     mkdir -p target/release
@@ -84,7 +93,7 @@ done > batch.jsonl; wc -l < batch.jsonl'
   done
   printf '[%4d s] # from another terminal: kill -9\n' "$SECONDS"
   kill -9 "$process"
-  wait "$process" || ended=$?
+  wait "$process" 2>/dev/null || ended=$?
   [ "$ended" = 137 ] || fail "the batch ended with $ended, expected 137 of a kill"
   echo Killed
 
@@ -95,7 +104,8 @@ done > batch.jsonl; wc -l < batch.jsonl'
   echo "# exit code $ended"
   [ "$ended" != 0 ] || fail "a journal was passed over without --resume"
   run "$generate --resume"
-  run 'wc -l < answers.jsonl; grep -o '\''"custom_id":"row-[0-9]*"'\'' answers.jsonl | sort -u | wc -l; ls'
+  run 'wc -l answers.jsonl; echo "$(grep -o '\''"custom_id":"row-[0-9]*"'\'' answers.jsonl | sort -u | wc -l) different ids"'
+  run 'head -n 1 answers.jsonl; ls answers*'
   [ "$(wc -l <answers.jsonl)" = 100 ] || fail "answers.jsonl: found $(wc -l <answers.jsonl) lines, expected 100"
   printf '\n[%4d s]\n' "$SECONDS"
 }

@@ -81,14 +81,14 @@ pub struct OnArgs {
     // `bench` without a kind has it among the arguments of `bench decode`, which clap asks nothing of where a kind is named.
     #[arg(long, short, value_name = "MODEL", required = true)]
     pub model: Option<String>,
-    /// cpu, cuda, or certain ones; several (cuda:0,1) for serve, score and prefill [default: cuda where it can run, else cpu]
+    /// cpu, cuda or cuda:N; serve, score and prefill also take several, such as cuda:0,1 [default: cuda where it can run, else cpu]
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<String>,
-    /// What several devices do (see `generate --help`) [default: replicas]
+    /// How several devices share the work (see `generate --help`) [default: replicas]
     #[arg(long, value_name = "HOW")]
     pub parallel: Option<Parallel>,
-    /// With --parallel stages on GPUs: hand steps on from GPU to GPU, or through memory of the host, whoever launches them
-    /// [default: peer where the GPUs reach each other's memory, else host]
+    /// How stages on GPUs hand steps on: straight to the next GPU (peer), or through the host's memory [default: peer where the
+    /// GPUs reach each other's memory, else host]
     #[arg(long, value_name = "WAY")]
     pub handover: Option<Handover>,
     /// Ways to launch (GPUs only) [default: device-graph]
@@ -108,19 +108,19 @@ pub struct OnArgs {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Measuring")]
 pub struct MeasuringArgs {
-    /// Threads that spin meanwhile, up to 4096
+    /// Threads that spin on the host while a run is measured, up to 4096
     #[arg(long, value_name = "LIST", value_parser = threads, default_value = "0")]
     pub cpu_load: List,
     /// The seed of the prompts and arrival times
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
-    /// Runs of each combination before those that count, on every engine
+    /// Runs of each combination that are not measured, before the others, on every engine
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub warm_up: u32,
-    /// Runs that count; each starts every engine anew and goes through all combinations
+    /// Measured runs. Each starts every engine anew and goes through all combinations
     #[arg(long, short, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub repeats: u32,
-    /// Idle time before each run that counts: a GPU that comes to its power limit slows down, and so the next run
+    /// Idle time before each measured run, so that a GPU at its power limit recovers from the last one
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = pause)]
     pub pause: Duration,
     /// The device's memory bandwidth in GB/s, for the floor [default: known for some GPUs, see `inspect --gpu`]

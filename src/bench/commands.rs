@@ -31,27 +31,26 @@ pub struct BenchCommand {
 
 #[derive(Debug, Clone, Subcommand)]
 enum BenchKind {
-    /// Steps in which every sequence generates a token; what `bench` measures where it names nothing
+    /// Decode steps, in which every sequence generates a token: what `bench` alone measures
     Decode(Box<DecodeArgs>),
     /// Prompts up to their first token
     Prefill(Box<PrefillArgs>),
     /// Logits of prompts, all sent at once
     Score(Box<ScoreArgs>),
-    /// Requests that arrive at a rate, and how long they take under that load
+    /// The latency of requests that arrive at a rate
     Serve(Box<ServeArgs>),
-    /// Kernels by rows: time, with weights in the L2 cache too where one is named, bytes, FLOPs, what bounds them, and cuBLASLt beside
-    /// them
+    /// Kernels of steps of several sizes: their time beside their bytes, FLOPs, what bounds them, and cuBLASLt's time
     #[command(visible_alias = "gemm")]
     Kernel(Box<KernelArgs>),
-    /// Geometric means of two measurements' repeats of the same model and devices, their ratios, and whether the repeats show a difference
+    /// Whether two measurements of the same model and devices differ: their means, ratios, and a test of each
     Compare(CompareArgs),
 }
 
 #[derive(Debug, Clone, Args)]
 struct CompareArgs {
-    /// Results of `bench --format json` or `--format jsonl`: what is compared with
+    /// The baseline: results of `bench` in --format json or jsonl
     a: PathBuf,
-    /// Results that are compared with those
+    /// The results that are compared with it
     b: PathBuf,
     #[command(flatten)]
     print: PrintArgs,

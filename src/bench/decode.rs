@@ -19,7 +19,7 @@ pub struct DecodeArgs {
     /// Tokens to generate for each
     #[arg(long, short = 'n', value_name = "LIST", value_parser = positive, default_value = "128")]
     gen_len: List,
-    /// Also write what each step took, a line of JSON for each result and repeat, into this file
+    /// Also write each step's time to this file, a line of JSON for each result and repeat
     #[arg(long, value_name = "FILE")]
     steps: Option<PathBuf>,
     #[command(flatten)]

@@ -35,14 +35,15 @@ use std::sync::atomic::AtomicBool;
 
 #[derive(Debug, Clone, Args)]
 pub struct KernelArgs {
-    /// The operation whose kernels are timed, as `inspect --calls` names it. On a GPU they run several times in a row within
-    /// each step, so that there is a time with their weights in the L2 cache too; those of experts and of sampling run once [default: every product, once a step]
+    /// Time the kernels of this operation alone, named as in `inspect --calls` [default: all matrix products]. On a GPU each of
+    /// its kernels then runs several times in a row, so that the table also has its time with weights in the L2 cache; kernels of
+    /// experts and of sampling run once
     #[arg(value_name = "NAME", value_parser = operations())]
     name: Option<OpKind>,
-    /// Rows of the steps: decode steps where these have a bucket of as many, else one prompt of so many tokens
-    #[arg(long, value_name = "LIST", value_parser = positive, default_value = "1-8192*2")]
+    /// Tokens of the steps that are timed: decode steps where a decode bucket has room for so many, else steps of one prompt
+    #[arg(long = "tokens", alias = "rows", value_name = "LIST", value_parser = positive, default_value = "1-8192*2")]
     rows: List,
-    /// Runs of each row count, of some 20 steps that decode or 4 of one prompt
+    /// Runs of each kind and size of step; a run is some 20 decode steps, or 4 steps of one prompt
     #[arg(long, short, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     repeats: u32,
     /// Types of matrix inputs [default: f32 on the CPU, bf16 on GPUs]
@@ -76,7 +77,7 @@ const WARM_UPS: u64 = 1;
 const COLUMNS: &[Column] = &[
     Column::setting("dtype", "dtype"),
     Column::setting("step", "kind"),
-    Column::field("rows", "rows"),
+    Column::field("tokens", "rows"),
     Column::field("operations", "operations"),
     Column::field("weights", "weights").rank(4),
     Column::field("kernels", "kernels").rank(5),
@@ -210,7 +211,7 @@ impl<'a> Table<'a> {
         let mut rows = args.rows.0.clone();
         if let Some(rows) = rows.iter().find(|&&rows| rows > decoded.max(prompts)) {
             return Err(Error::Usage(format!(
-                "--rows {rows}: expected at most {}, the largest step; --bucket-file names others",
+                "--tokens {rows}: expected at most {}, the largest step; --bucket-file names others",
                 decoded.max(prompts)
             )));
         }
@@ -251,7 +252,7 @@ impl<'a> Table<'a> {
             if !self.args.timed.quiet {
                 let dtype = self.opened.spec.device.dtype().name();
                 let kind = self.kind.name();
-                say(&format!("{dtype}, {kind} steps of {rows} rows"));
+                say(&format!("{dtype}, {kind} steps of {rows} tokens"));
             }
             let found = self.groups(&mut *engine, &mut *clock, rows, interrupt)?;
             measured.extend(found.into_iter().map(|group| (rows, group)));
@@ -292,7 +293,7 @@ impl<'a> Table<'a> {
         }
         if !timed {
             return Err(Error::Runtime(format!(
-                "bench kernel: no {} step of {rows} rows was timed in {runs} runs, expected each kernel's times",
+                "bench kernel: no {} step of {rows} tokens was timed in {runs} runs, expected each kernel's times",
                 kind.name()
             )));
         }

@@ -13,7 +13,7 @@ pub struct PrefillArgs {
     /// Prompts at once
     #[arg(long, short, value_name = "LIST", value_parser = positive, default_value = "1")]
     batch: List,
-    /// Tokens of each prompt; a plain range such as 100-2000 is one workload, whose lengths are drawn from it by the seed
+    /// Tokens of each prompt. A plain range such as 100-2000 is one workload, of lengths drawn from it by the seed
     #[arg(long, short = 'p', value_name = "LIST", value_parser = ranges::lengths, default_value = "512")]
     prompt_len: Lengths,
     #[command(flatten)]

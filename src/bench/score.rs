@@ -10,16 +10,16 @@ use clap::Args;
 #[derive(Debug, Clone, Args)]
 #[command(after_help = LISTS, next_help_heading = "Workload")]
 pub struct ScoreArgs {
-    /// Prompts
+    /// How many prompts
     #[arg(long, short, value_name = "LIST", value_parser = positive, default_value = "1024")]
     batch: List,
-    /// Tokens of each prompt; a plain range such as 100-2000 is one workload, whose lengths are drawn from it by the seed
+    /// Tokens of each prompt. A plain range such as 100-2000 is one workload, of lengths drawn from it by the seed
     #[arg(long, short = 'p', value_name = "LIST", value_parser = ranges::lengths, default_value = "32")]
     prompt_len: Lengths,
     /// Positions to give logits of
     #[arg(long, value_name = "WHICH", default_value = "all")]
     logits: Positions,
-    /// Logits are computed as ever, but stay in the GPU's memory
+    /// Compute the logits, but leave them in the GPU's memory
     #[arg(long)]
     logits_on_device: bool,
     #[command(flatten)]

@@ -13,8 +13,8 @@ pub struct ServeArgs {
     /// Requests a second, arriving as a Poisson process; inf is all at once
     #[arg(long, value_name = "RATES", value_delimiter = ',', value_parser = rate)]
     request_rate: Vec<f64>,
-    /// Requests in flight at most: the next is sent when one ends, and its times begin there; all at once but for that where
-    /// --request-rate says nothing
+    /// The most requests in flight. The next is sent when one ends, and its times count from then. Without --request-rate nothing
+    /// else holds requests back
     #[arg(long, value_name = "LIST", value_parser = positive)]
     max_concurrency: Option<List>,
     /// How many requests arrive [default: 4 times the batch]
@@ -23,7 +23,7 @@ pub struct ServeArgs {
     /// Sequences at once, at most [default: 32, or --max-concurrency]
     #[arg(long, short, value_name = "LIST", value_parser = positive)]
     batch: Option<List>,
-    /// Tokens of each prompt; a plain range such as 100-2000 is one workload, whose lengths are drawn from it by the seed
+    /// Tokens of each prompt. A plain range such as 100-2000 is one workload, of lengths drawn from it by the seed
     #[arg(long, short = 'p', value_name = "LIST", value_parser = ranges::lengths, default_value = "128")]
     prompt_len: Lengths,
     /// Tokens to generate for each

@@ -131,7 +131,7 @@ impl TunedStage {
                 Ok(program) => steps.push((timed, self.inner.other(view, program)?)),
                 Err(why) if steps.is_empty() => {
                     return Err(Error::Runtime(format!(
-                        "{variant} serves {rows} rows and cannot: {why}: this is a bug in tailgraph"
+                        "{variant} serves {rows} tokens and cannot: {why}: this is a bug in tailgraph"
                     )));
                 }
                 Err(_) => {}

@@ -119,7 +119,7 @@ impl DryRun {
         let decoded: Vec<String> = found.decoded.iter().map(u32::to_string).collect();
         let steps = match decoded.len() {
             0 => String::new(),
-            _ => format!(" and decode steps of {}", decoded.join(", ")),
+            _ => format!(" and decode steps of {} sequences", decoded.join(", ")),
         };
         let bound = match self.open_ended {
             0 => String::new(),

@@ -96,7 +96,7 @@ const MEANT: &[(&[&str], &str)] = &[
             "--dp",
             "--num-gpus",
         ],
-        "several GPUs are --device cuda:0,1, with --parallel replicas (the whole model each) or stages (some of its layers each)",
+        "--device cuda:0,1 takes several GPUs; --parallel says how they share",
     ),
     (
         &["--gpu-memory-utilization", "--mem-fraction-static"],
@@ -117,7 +117,7 @@ const MEANT: &[(&[&str], &str)] = &[
     ),
     (
         &["--ctx-size", "--context-length", "--n-ctx", "-c"],
-        "--max-context TOKENS is what prompt and new tokens of one sequence may take together",
+        "--max-context TOKENS bounds prompt and new tokens of one sequence",
     ),
     (
         &[
@@ -130,7 +130,7 @@ const MEANT: &[(&[&str], &str)] = &[
     ),
     (
         &["--max-num-batched-tokens", "--chunked-prefill-size"],
-        "--step-tokens and --chunk-tokens bound the rows of a step",
+        "--step-tokens and --chunk-tokens bound the tokens of a step",
     ),
     (
         &[
@@ -147,11 +147,11 @@ const MEANT: &[(&[&str], &str)] = &[
     ),
     (
         &["--threads", "-t"],
-        "the environment variable RAYON_NUM_THREADS sets how many threads the CPU computes with",
+        "RAYON_NUM_THREADS=8 in the environment sets the threads of a CPU",
     ),
     (
         &["--prompt", "-p", "--prompt-file"],
-        "prompts stand behind the flags: tailgraph generate --model MODEL \"Hello\"; --lines --input FILE reads a file of them",
+        "a prompt needs no flag; --lines --input FILE reads a file of prompts",
     ),
     (
         &["--model-path", "--checkpoint", "--hf-repo"],
@@ -159,7 +159,7 @@ const MEANT: &[(&[&str], &str)] = &[
     ),
     (
         &["--tokenizer", "--trust-remote-code"],
-        "the tokenizer is that of the model's folder, and no code of it is run; --chat-template FILE takes another template",
+        "the model's folder has the tokenizer, and no code in it is run",
     ),
     (
         &["--host", "--port", "--served-model-name"],
@@ -208,14 +208,14 @@ Logits of many prompts:
 tailgraph bench score -m random:lfm2-8b-a1b --logits last
 Whether the second of two measurements is faster:
 tailgraph bench compare before.json after.json
-Each product by rows, beside cuBLASLt where that is there:
+Each matrix product in steps of 1 to 8192 tokens, beside cuBLASLt where that is there:
 tailgraph bench kernel -m random:lfm2-8b-a1b -o kernels.json
 Requests that arrive at a rate:
 tailgraph bench serve -m random:lfm2-8b-a1b --request-rate 10
 A model's operations and the least time that they take:
 tailgraph inspect -m random:lfm2-8b-a1b --gpu h200
 The kernels of a decode step of 8 sequences:
-tailgraph inspect -m random:lfm2-8b-a1b --gpu h200 --calls --rows 8
+tailgraph inspect -m random:lfm2-8b-a1b --gpu h200 --calls --tokens 8
 A picture of the plan for Graphviz:
 tailgraph inspect -m random:tiny --format dot -o plan.dot
 The fastest kernels of this GPU, for --kernel-file:
@@ -302,7 +302,8 @@ mod tests {
         for flag in RARE {
             assert!(has(flag), "--{flag}");
         }
-        for (names, _) in MEANT {
+        for (names, instead) in MEANT {
+            assert!(instead.len() <= 73, "80 columns have no room: {instead}");
             for name in names.iter().filter_map(|name| name.strip_prefix("--")) {
                 assert!(!has(name), "--{name}");
             }

@@ -109,9 +109,8 @@ fn of_standard_input(
         } else {
             "a row, such as {\"prompt\": \"Hello\"},"
         };
-        say(&format!(
-            "tailgraph: type {what} and Enter; Ctrl-D ends. One prompt needs no typing here: tailgraph generate --model MODEL \"Hello\""
-        ));
+        say(&format!("tailgraph: type {what} and Enter; Ctrl-D ends"));
+        say("or give a prompt on the command line: tailgraph generate --model MODEL \"Hello\"");
     }
     Ok(Box::new(BufReader::new(Unpacked::new(std::io::stdin()))))
 }

@@ -129,7 +129,7 @@ impl InspectArgs {
         let largest = sizes.last().copied().unwrap_or(0);
         if let Some(rows) = self.rows.iter().find(|&&rows| rows > largest) {
             return Err(Error::Usage(format!(
-                "--rows {rows}: expected at most {largest}, the largest {} bucket",
+                "--tokens {rows}: expected at most {largest}, the largest {} bucket",
                 self.kind.name()
             )));
         }

@@ -145,7 +145,7 @@ fn heading(bucket: &Bucket) -> String {
         )
     });
     format!(
-        "{} {}: {} steps of {:.1} rows, {:.1} us each, {:.1} us from the first kernel to the last, {:.1} us to the next turn{untimed}",
+        "{} {}: {} steps of {:.1} tokens, {:.1} us each, {:.1} us from the first kernel to the last, {:.1} us to the next turn{untimed}",
         bucket.kind,
         bucket.bucket,
         bucket.steps,

@@ -17,9 +17,9 @@ use std::time::Duration;
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Model and device")]
 pub struct ModelArg {
-    /// A checkpoint's directory, or ORG/NAME[@REVISION] of the Hugging Face hub or its cache (HF_HOME, HF_ENDPOINT,
-    /// HF_TOKEN, HF_HUB_OFFLINE), or random:PRESET[@SEED] where PRESET is tiny, lfm2-8b-a1b, lfm2.5-8b-a1b,
-    /// lfm2-24b-a2b or a path to a config.json
+    /// A checkpoint's directory; or a name on the Hugging Face hub, ORG/NAME[@REVISION] (HF_HOME, HF_ENDPOINT, HF_TOKEN and
+    /// HF_HUB_OFFLINE apply); or random weights, random:PRESET[@SEED], where PRESET is tiny, lfm2-8b-a1b, lfm2.5-8b-a1b,
+    /// lfm2-24b-a2b or the path of a config.json
     #[arg(long, short, value_name = "MODEL", display_order = 0)]
     pub model: String,
 }
@@ -31,11 +31,12 @@ pub struct RunArgs {
     /// cpu, cuda, or a list: cuda:0,1 are two GPUs, cpu:0,1 two engines on the CPU [default: cuda where it can run, else cpu]
     #[arg(long, value_name = "DEVICE")]
     pub device: Option<String>,
-    /// What several devices run: replicas of the whole model on one queue of rows, or stages of some layers each [default: replicas]
+    /// How several devices share the work: as replicas each has the whole model and takes rows from one queue; as stages each has
+    /// some of the layers [default: replicas]
     #[arg(long, value_name = "HOW")]
     pub parallel: Option<Parallel>,
-    /// With --parallel stages on GPUs: send a step's rows from GPU to GPU, or through the host's memory
-    /// [default: peer where the GPUs reach each other's memory, else host]
+    /// How stages on GPUs hand steps on: straight to the next GPU (peer), or through the host's memory [default: peer where the
+    /// GPUs reach each other's memory, else host]
     #[arg(long, value_name = "WAY")]
     pub handover: Option<Handover>,
     #[command(flatten)]
@@ -43,7 +44,7 @@ pub struct RunArgs {
     /// Who launches the kernels (GPUs only) [default: device-graph]
     #[arg(long, value_name = "WAY", value_parser = of_a_run())]
     pub launch: Option<LaunchWay>,
-    /// End the run where one step takes longer than this (GPUs only) [default: 60000]
+    /// End the run if one step takes longer than this (GPUs only) [default: 60000]
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=MAX_TIMEOUT_MS))]
     pub step_timeout_ms: Option<u64>,
     #[command(flatten)]
@@ -77,8 +78,8 @@ pub struct BucketArgs {
 /// Where to keep the schedule of a run.
 #[derive(Debug, Clone, Default, Args)]
 pub struct RecordArg {
-    /// Record every request, scheduler turn and token in FILE, for `replay` and `trace`; several devices write FILE with their
-    /// number before its ending. The scheduler waits where the disk is slow
+    /// Record every request, scheduler turn and token in FILE, for `replay` and `trace`. Of several devices each has a file:
+    /// run.0.jsonl of run.jsonl. A slow disk slows the run
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
 }
@@ -114,8 +115,8 @@ pub struct EngineArgs {
     /// 1024, and no more than the job has]
     #[arg(long, visible_alias = "max-num-seqs", value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub max_seqs: Option<u32>,
-    /// The most prompt and new tokens of one sequence [default: as many as the model allows and the memory holds, up to 4096; `score`:
-    /// its longest prompt]
+    /// The most tokens of one sequence, prompt and answer together [default: as many as the model allows and the memory holds, up
+    /// to 4096; `score`: its longest prompt]
     #[arg(long, visible_alias = "max-model-len", value_name = "TOKENS", value_parser = |s: &str| parse_tokens(s, u32::MAX))]
     pub max_context: Option<u32>,
     /// Tokens of one key-value page, 16 to 256 [default: 64]
@@ -125,8 +126,8 @@ pub struct EngineArgs {
     /// their activations take a 16th of its memory at most]
     #[arg(long, value_name = "TOKENS", value_parser = |s: &str| parse_tokens(s, u32::MAX))]
     pub step_tokens: Option<u32>,
-    /// The most prefill tokens in a mixed step, so that running sequences do not wait for long prompts [default: 512, or an eighth of
-    /// the prompt tokens that are yet to be read, where that is more]
+    /// The most prefill tokens in a mixed step, so that running sequences do not wait for long prompts [default: the larger of 512
+    /// and an eighth of the prompt tokens that are yet to be read]
     #[arg(long, value_name = "TOKENS", value_parser = |s: &str| parse_tokens(s, u32::MAX))]
     pub chunk_tokens: Option<u32>,
     /// Chunks of a prompt end at multiples of this [default: 64]
@@ -135,7 +136,7 @@ pub struct EngineArgs {
     /// The most memory to use, such as 22GiB or 512MB [default: 90% of what is free on a GPU, 80% of what is available to a CPU]
     #[arg(long, value_name = "SIZE")]
     pub memory_limit: Option<String>,
-    /// Layer ranges that run as a pipeline [default: one for each device]
+    /// Ranges of layers that the model is cut into, which run as a pipeline [default: one for each device]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub stages: Option<u32>,
 }

@@ -20,6 +20,9 @@ pub fn lines(summary: &Summary, seqs: u32) -> Vec<String> {
             rows.push_str(&format!(", {number} {what}"));
         }
     }
+    if counts.rows > 1 {
+        rows.push_str(&format!(", up to {seqs} at once"));
+    }
     let mut lines = vec![rows];
     lines.extend(summary.failures.iter().map(|failure| {
         let code = failure.code.as_str();
@@ -32,12 +35,11 @@ pub fn lines(summary: &Summary, seqs: u32) -> Vec<String> {
     let rate = |tokens: u64| tokens as f64 / seconds.max(1e-9);
     let (prompt, new) = (counts.prompt_tokens, counts.tokens);
     lines.push(format!(
-        "{} ({:.1} a second) and {} ({:.1} a second) in {seconds:.2} s, up to {} at once",
+        "{} ({:.1} tok/s) and {} ({:.1} tok/s) in {seconds:.2} s",
         counted(prompt, "prompt token"),
         rate(prompt),
         counted(new, "new token"),
         rate(new),
-        counted(u64::from(seqs), "sequence"),
     ));
     lines
 }
@@ -51,8 +53,9 @@ pub fn speed(summary: &Summary) -> String {
     } else {
         ""
     };
+    let digits = if seconds < 1.0 { 2 } else { 1 };
     format!(
-        "{} in {seconds:.1} s ({:.0} tok/s){limit}",
+        "{} in {seconds:.digits$} s ({:.0} tok/s){limit}",
         counted(tokens, "token"),
         tokens as f64 / seconds.max(1e-9)
     )

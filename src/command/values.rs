@@ -95,10 +95,10 @@ impl ValueEnum for LaunchWay {
             Self::HostKernels => value.help("The host schedules, and launches each kernel of a step"),
             Self::HostGraph => value.help("The host schedules, and launches one captured graph a step"),
             Self::HostGraphAhead => value.help(
-                "The host launches the next decode step's graph while the last step still runs, wherever no sequence can end in between; stages \
-                 on several GPUs then do not overlap steps of different sequences",
+                "As host-graph, but the host queues a decode step while the one before runs, wherever no sequence can end in between. Several \
+                 stages then work one after the other",
             ),
-            Self::DeviceGraph => value.help("The GPU schedules, and launches each step's graph itself; the host only reads and writes rows"),
+            Self::DeviceGraph => value.help("The GPU schedules, and launches each step's graph itself; the host only sends requests and reads tokens"),
             Self::HostGraphEvent | Self::HostGraphBlock | Self::DeviceGraphTail => value.hide(true),
         })
     }

@@ -176,7 +176,7 @@ fn read_buckets(kind: StepKind, value: &Value) -> std::result::Result<Vec<u32>, 
         StepKind::Mixed | StepKind::Score => MAX_BUCKET_ROWS,
     };
     let key = format!("buckets.{}", kind.name());
-    let rows = read_ascending(&key, value, 1, u64::from(most), "rows")?;
+    let rows = read_ascending(&key, value, 1, u64::from(most), "tokens")?;
     if rows.is_empty() || rows.len() > MAX_BUCKETS {
         return Err(format!(
             "{key}: found {} buckets, expected 1 to {MAX_BUCKETS}",

@@ -263,7 +263,7 @@ fn fixed_items(
             "activations",
             stage_arena.saturating_mul(stages as u64),
             format!(
-                "{stages} {} of {} for {rows} rows",
+                "{stages} {} of {} for {rows} tokens",
                 plural(stages, "stage"),
                 Bytes(stage_arena)
             ),
@@ -275,7 +275,7 @@ fn fixed_items(
             "links between stages",
             links.bytes(),
             format!(
-                "{} {} for a step of {} rows, {} each, {} for what is sampled, {} each",
+                "{} {} for a step of {} tokens, {} each, {} for what is sampled, {} each",
                 links.steps.count,
                 plural(links.steps.count as usize, "place"),
                 options.step_tokens,
@@ -287,7 +287,7 @@ fn fixed_items(
     }
     let tile_rows = (SCORE_TILE_ROWS as u64).max(slots);
     let vocabulary = config.vocab_size as u64;
-    let logits = format!("a tile of {tile_rows} rows of {vocabulary} in f32");
+    let logits = format!("a tile of {tile_rows} tokens' logits, {vocabulary} each, in f32");
     items.push(item(
         "logits",
         tile_rows.saturating_mul(vocabulary.saturating_mul(4)),
@@ -310,7 +310,7 @@ fn fixed_items(
         // Each later stage has tables of its own, which steps are taken into.
         scheduler.saturating_mul(stages as u64),
         format!(
-            "{slots} slots, {} of tokens so far, {} {} in flight of {} rows{}",
+            "{slots} slots, {} of tokens so far, {} {} in flight of {} tokens{}",
             Bytes(options.kept_token_bytes()),
             options.steps_in_flight,
             plural(options.steps_in_flight as usize, "step"),

@@ -178,7 +178,7 @@ pub fn check_seqs(plan: &Plan, seqs: u32, named: &str) -> Result<()> {
         Ok(())
     } else {
         Err(Error::Usage(format!(
-            "{named}: expected 1 to {most} (the largest decode bucket has {} rows, the scheduler at most {MAX_SEQS} slots)",
+            "{named}: expected 1 to {most} (the largest decode bucket has {} tokens, the scheduler at most {MAX_SEQS} slots)",
             largest(&plan.bucket_sizes.decode)
         )))
     }
@@ -236,7 +236,7 @@ impl Limits {
         let least_rows = max_seqs.saturating_add(chunk_align);
         if least_rows > most_rows {
             return Err(Error::Usage(format!(
-                "{max_seqs} sequences and a chunk of {chunk_align} tokens: {least_rows} rows, more than the largest bucket that both mixed and score steps have ({most_rows} rows): lower `max_seqs` or name larger buckets"
+                "{max_seqs} sequences and a chunk of {chunk_align} tokens: {least_rows} tokens, more than the largest bucket that both mixed and score steps have ({most_rows} tokens): lower `max_seqs` or name larger buckets"
             )));
         }
         let step_tokens = self

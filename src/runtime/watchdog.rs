@@ -2,6 +2,7 @@
 //! for a device that the host cannot ask.
 
 use crate::plan::StepKind;
+use crate::plan::memory::plural;
 use crate::sys::abi::tg_status;
 use std::time::{Duration, Instant};
 
@@ -88,8 +89,11 @@ pub(super) fn describe(status: &tg_status) -> String {
         more => format!("{} to {newest}", newest.wrapping_sub(more - 1)),
     };
     format!(
-        "step {number} (stage {}, {kind} bucket of {} rows, {} used)",
-        status.stage, status.bucket_rows, status.rows
+        "step {number} (stage {}, {kind} bucket of {} {}, {} used)",
+        status.stage,
+        status.bucket_rows,
+        plural(status.bucket_rows as usize, "token"),
+        status.rows
     )
 }
 
@@ -140,7 +144,7 @@ mod tests {
         assert_eq!(looks(&mut watchdog, None, 1321, 1321), None);
         let message = looks(&mut watchdog, step(2, 1), 1340, 1460).unwrap();
         assert!(
-            message.contains("step 1 (stage 1, mixed bucket of 512 rows, 300 used)")
+            message.contains("step 1 (stage 1, mixed bucket of 512 tokens, 300 used)")
                 && message.contains("0.1 s"),
             "{message}"
         );

@@ -1,8 +1,8 @@
 //! How long a job would take: some steps of its first sequences, timed on a started engine, and its schedule.
 //!
-//! Each token of a prompt takes what it took in a step of prompts alone, and a decode step what one of as many rows took, its rows being
-//! as many sequences as run at once. What a longer context takes follows from [`crate::plan::cost`]: for decode rows from the bytes
-//! that they read, for prompts from their products.
+//! Each token of a prompt takes what it took where prompts alone were read. A decode step takes what one of as many sequences took,
+//! at the mean context of the job's new tokens. Where prompts of such lengths take too long to read, they are cut, and
+//! [`crate::plan::cost`] says what the rest adds: products for prompts, bytes for decode steps.
 
 use super::opened::{Observe, Opened, load};
 use crate::backend::SharedSink;
@@ -14,9 +14,10 @@ use std::collections::BinaryHeap;
 use std::time::{Duration, Instant};
 
 const EVENT_POLL: Duration = Duration::from_millis(20);
-/// Tokens of each sequence where steps run for the first time, which touches memory, and where they are timed, at most.
-const TOKENS: [u32; 2] = [4, 128];
-/// Seconds of decode steps that are enough.
+/// Decode steps that are not timed, since they touch memory for the first time; and all of them, at most.
+const WARM: u32 = 4;
+const STEPS: u32 = 128;
+/// Seconds of prompts, and of decode steps, that are enough.
 const ENOUGH: f64 = 0.5;
 
 /// What a job would run.
@@ -83,86 +84,135 @@ impl Opened {
         }
         let context = contexts / f64::max(new, 1.0);
 
+        // A sequence that is timed: so many tokens of its prompt, which begins anew where it is shorter, and so many new ones.
+        let cut = |request: &Request, prompt: usize, new: u32| {
+            let mut timed = request.clone();
+            timed.max_new_tokens = new.min(self.max_context() - 1);
+            let room = (self.max_context() - timed.max_new_tokens) as usize;
+            let tokens = request.prompt.iter().cycle();
+            timed.prompt = tokens.take(prompt.clamp(1, room)).copied().collect();
+            (timed.unlimited, timed.min_new_tokens) = (false, 0);
+            (timed.stop_ids, timed.timeout) = (Vec::new(), None);
+            timed
+        };
+        let tokens = |requests: &[Request]| -> usize {
+            let prompts = requests.iter().map(|request| request.prompt.len());
+            prompts.sum()
+        };
         let most = planned.first.len();
         let step_tokens = self.options.step_tokens as usize * self.targets().count();
-        // All prompts are read in one step.
+        // Prompts that all are read in one step say how many are enough.
+        let mut enough = step_tokens;
+        let (mut whole, mut read) = (Vec::new(), 0.0);
         let share = (step_tokens / most).max(1);
+        for share in [share, share, usize::MAX] {
+            let mut left = enough;
+            let first = planned.first.iter().map_while(|request| {
+                let prompt = request.prompt.len().min(share).min(left);
+                left -= prompt;
+                (prompt > 0).then(|| cut(request, prompt, request.max_new_tokens.min(1)))
+            });
+            whole = first.collect();
+            read = time(&mut *engine, &whole)?.read;
+            let of_a_token = read.max(1e-6) / tokens(&whole) as f64;
+            enough = ((ENOUGH / of_a_token) as usize).max(step_tokens);
+        }
+        let prompt_tokens = tokens(&whole) as f64;
+        let squared: usize = whole
+            .iter()
+            .map(|request| request.prompt.len().pow(2))
+            .sum();
+        let flops = |tokens: f64| cost(StepKind::Mixed, tokens, tokens).flops / tokens.floor();
+        let longer = flops(squares / prompts) / flops(squared as f64 / prompt_tokens);
+
         let decodes = planned.sequences.iter().any(|&(_, new)| new > 1);
-        let (mut decode, mut prompt_tokens, mut seconds) = (Vec::new(), 0, 0.0);
-        let fewer = [1, 4, 16, 64, 256].into_iter();
-        for rows in fewer.filter(|&rows| decodes && rows < most).chain([most]) {
-            let requests = |tokens: u32| -> Vec<Request> {
-                let first = planned.first[..rows].iter();
-                let timed = first.map(|request| {
-                    let mut timed = request.clone();
-                    timed.prompt.truncate(share);
-                    let room = self.max_context() - timed.prompt.len() as u32;
-                    timed.max_new_tokens = request.max_new_tokens.min(1) * tokens.min(room);
-                    (timed.unlimited, timed.min_new_tokens) = (false, 0);
-                    (timed.stop_ids, timed.timeout) = (Vec::new(), None);
-                    timed
-                });
-                timed.collect()
-            };
-            let (_, step) = time(&mut *engine, &requests(TOKENS[0]))?;
-            let enough = (ENOUGH / step.max(1e-6)) as u32;
-            let requests = requests(enough.clamp(TOKENS[0], TOKENS[1]));
-            let (read, step) = time(&mut *engine, &requests)?;
-            prompt_tokens = requests
-                .iter()
-                .map(|request| request.prompt.len() as u64)
-                .sum();
-            let mean = prompt_tokens as f64 / rows as f64;
-            let flops = |tokens: f64| cost(StepKind::Mixed, tokens, tokens).flops / tokens.floor();
-            seconds =
-                prompts * read / prompt_tokens as f64 * flops(squares / prompts) / flops(mean);
-            if decodes {
-                let bytes = |context| cost(StepKind::Decode, rows as f64, context).floor_bytes();
-                decode.push((rows as u32, step * bytes(context) / bytes(mean)));
-            }
+        let fewer = [1, 4, 16, 64, 256].into_iter().filter(|&rows| rows < most);
+        let mut decode = Vec::new();
+        for rows in fewer.chain([most]).filter(|_| decodes) {
+            // Most steps are of as many as run at once: these are timed at longer contexts.
+            let enough = if rows == most { 4 * enough } else { enough };
+            let prompt = (context as usize).saturating_sub(STEPS as usize / 2);
+            let prompt = prompt.min(enough / rows);
+            // Sequences whose prompts are read first decode beside the prompts of others.
+            let ahead = (rows * prompt) as u32 / self.options.chunk_tokens;
+            let first = planned.first[..rows].iter();
+            let requests: Vec<Request> = first
+                .map(|request| cut(request, prompt, ahead + STEPS + 1))
+                .collect();
+            let timed = time(&mut *engine, &requests)?;
+            let bytes = |context| cost(StepKind::Decode, rows as f64, context).floor_bytes();
+            let mean = tokens(&requests) as f64 / rows as f64 + timed.middle;
+            let longer = bytes(context) / bytes(mean);
+            decode.push((rows as u32, timed.step * longer));
         }
         let steps = planned
             .sequences
             .iter()
             .map(|&(_, new)| new.saturating_sub(1));
         Ok(Forecast {
-            seconds: seconds + decode_seconds(steps, self.most_at_once(), &decode),
+            seconds: prompts * read / prompt_tokens * longer
+                + decode_seconds(steps, self.most_at_once(), &decode),
             decoded: decode.iter().map(|&(rows, _)| rows).collect(),
-            prompt_tokens,
+            prompt_tokens: prompt_tokens as u64,
         })
     }
 }
 
-/// Seconds until each of `requests`, which run at once, had its first token or had ended, and those of each step from then on.
-fn time(engine: &mut dyn Engine, requests: &[Request]) -> Result<(f64, f64)> {
+/// What some requests took.
+#[derive(Default)]
+struct Timed {
+    /// Seconds until each had its first token or had ended.
+    read: f64,
+    /// Seconds of a step from then on, and the mean of the tokens that the last of them to begin had in these.
+    step: f64,
+    middle: f64,
+}
+
+/// Times `requests`, which run at once, and ends them once enough steps are timed.
+fn time(engine: &mut dyn Engine, requests: &[Request]) -> Result<Timed> {
     let start = Instant::now();
-    let mut left = requests.iter().peekable();
-    let (mut read, mut first_ns, mut last_ns) = (0.0, 0, 0);
-    let (mut ended, mut steps) = (0, 0);
+    let mut timed = Timed::default();
+    let (mut numbers, mut to_end) = (Vec::new(), Vec::new());
+    let (mut begun, mut last, mut ended) = (0, 0, 0);
+    let (mut from, mut from_ns, mut is_ending) = (0, 0, false);
     while ended < requests.len() {
-        while let Some(request) = left.peek()
-            && engine.try_submit(request)?.is_some()
-        {
-            left.next();
+        if numbers.len() < requests.len() {
+            numbers.extend(engine.try_submit_all(&mut requests[numbers.len()..].iter())?);
         }
+        to_end.retain(|&request| !engine.cancel(request));
         match engine.next_stamped(EVENT_POLL)? {
-            Some((at_ns, Event::Token { index, .. })) => {
+            Some((at_ns, Event::Token { request, index, .. })) => {
                 if index == 0 {
-                    (read, first_ns) = (start.elapsed().as_secs_f64(), at_ns);
+                    timed.read = start.elapsed().as_secs_f64();
+                    (begun, last) = (begun + 1, request);
                 }
-                (last_ns, steps) = (at_ns, steps.max(index));
+                if begun < requests.len() || request != last {
+                    continue;
+                }
+                if index > from {
+                    let seconds = at_ns.saturating_sub(from_ns) as f64 / 1e9;
+                    timed.step = seconds / f64::from(index - from);
+                    timed.middle = f64::from(index + from) / 2.0;
+                    let is_enough = index == STEPS || index >= 2 * WARM && seconds > ENOUGH;
+                    if is_enough && !is_ending {
+                        is_ending = true;
+                        to_end.clone_from(&numbers);
+                    }
+                }
+                if index <= WARM {
+                    (from, from_ns) = (index, at_ns);
+                }
             }
             Some((_, Event::End { tokens, .. })) => {
                 if tokens == 0 {
-                    read = start.elapsed().as_secs_f64();
+                    timed.read = start.elapsed().as_secs_f64();
                 }
                 ended += 1;
             }
             None => {}
         }
     }
-    let seconds = last_ns.saturating_sub(first_ns) as f64 / 1e9;
-    Ok((read, seconds / f64::from(steps.max(1))))
+    Ok(timed)
 }
 
 /// The time of sequences with so many decode steps each, in order, `most` at once. `timed`: rows of a step and its seconds,

@@ -39,7 +39,7 @@ const COUNTERS: [(&str, &str); 4] = [
     ("queue depth", "requests"),
     ("running", "sequences"),
     ("free pages", "pages"),
-    ("padding rows", "rows"),
+    ("padding tokens", "tokens"),
 ];
 
 fn mean_context(step: &StepView<'_>) -> u32 {

@@ -23,7 +23,7 @@ fn kernel(rest: &[&str]) -> Ended {
 /// Each product of the plan once for each row count: in decode steps where these have a bucket of as many, else of one prompt.
 #[test]
 fn every_product_stands_at_every_row_count() {
-    let ended = kernel(&["--rows", "1,5,1100", "--format", "json"]);
+    let ended = kernel(&["--tokens", "1,5,1100", "--format", "json"]);
     assert_eq!(ended.code, 0, "{}", ended.stderr);
     let found: Value = serde_json::from_str(&ended.stdout).unwrap();
     check(&schema("kernel"), &found).unwrap();
@@ -56,20 +56,20 @@ fn every_product_stands_at_every_row_count() {
 #[test]
 fn the_table_has_every_format_and_says_what_it_cannot_do() {
     let lines = |format| {
-        let ended = kernel(&["--rows", "2", "--format", format]);
+        let ended = kernel(&["--tokens", "2", "--format", format]);
         assert_eq!(ended.code, 0, "{}", ended.stderr);
         ended.stdout.lines().count()
     };
     assert_eq!((lines("csv"), lines("jsonl")), (1 + 10, 10));
-    let ended = kernel(&["--rows", "2"]);
+    let ended = kernel(&["--tokens", "2"]);
     for part in ["random:tiny@0 on ", " conv_in_proj | ", "TFLOP/s"] {
         assert!(ended.stdout.contains(part), "{part} in {}", ended.stdout);
     }
     assert!(!ended.stdout.contains("cuBLASLt us"), "nobody has one");
-    let ended = kernel(&["--rows", "1,100000"]);
+    let ended = kernel(&["--tokens", "1,100000"]);
     assert_eq!(ended.code, 2, "{}", ended.stderr);
     assert!(
-        ended.stderr.contains("--rows 100000: expected at most "),
+        ended.stderr.contains("--tokens 100000: expected at most "),
         "{}",
         ended.stderr
     );
@@ -78,7 +78,7 @@ fn the_table_has_every_format_and_says_what_it_cannot_do() {
 /// A name takes the kernels of that operation, whatever it is; the name of old takes every product.
 #[test]
 fn one_operation_stands_alone() {
-    let ended = kernel(&["attention", "--rows", "3", "--format", "json"]);
+    let ended = kernel(&["attention", "--tokens", "3", "--format", "json"]);
     assert_eq!(ended.code, 0, "{}", ended.stderr);
     let found: Value = serde_json::from_str(&ended.stdout).unwrap();
     check(&schema("kernel"), &found).unwrap();

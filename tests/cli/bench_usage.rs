@@ -115,7 +115,7 @@ fn help_of_a_kind_is_its_own() {
         (&["prefill"], "[default: 512]", "--gen-len"),
         (&["score"], "--logits-on-device", "--steps"),
         (&["serve"], "--request-rate", "--logits"),
-        (&["kernel"], "--rows", "--batch"),
+        (&["kernel"], "--tokens", "--batch"),
     ] {
         let help = help(kind);
         let help = help.split("Examples:").next().unwrap();

@@ -35,7 +35,7 @@ fn a_dry_run_says_what_the_run_then_takes() {
         "\n  line 26: context_length: found 2 prompt tokens",
         "\n1098 prompt tokens in 24 sequences, at most 88 in one; at most 960 new tokens\nmemory\n",
         "\n  budget ",
-        " and decode steps of 1, 4, 16, timed here; an upper bound, since 5 sequences may",
+        " and decode steps of 1, 4, 16 sequences, timed here; an upper bound, since 5 sequences may",
     ] {
         assert!(said.contains(part), "{said}");
     }
@@ -49,7 +49,7 @@ fn a_dry_run_says_what_the_run_then_takes() {
     // Within 10% on a quiet machine, which one that runs tests is not.
     let (expected, took) = (
         number(&said, "time ", " s once"),
-        number(&ended.stderr, ") in ", " s,"),
+        number(&ended.stderr, ") in ", " s\n"),
     );
     assert!(
         expected > took / 8.0 && expected < took * 8.0,

@@ -16,8 +16,11 @@ fn the_plan_as_json_is_what_the_schema_says() {
     let golden = golden("a");
     for (model, rest) in [
         ("random:tiny", &[][..]),
-        ("random:tiny", &["--stages", "2", "--rows", "1,3"]),
-        ("random:lfm2-8b-a1b", &["--rows", "1,256", "--dtype", "f32"]),
+        ("random:tiny", &["--stages", "2", "--tokens", "1,3"]),
+        (
+            "random:lfm2-8b-a1b",
+            &["--tokens", "1,256", "--dtype", "f32"],
+        ),
         (&golden, &["--kind", "score", "--gpu", "a100"]),
     ] {
         let shown = inspected(model, rest);

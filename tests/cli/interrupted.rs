@@ -189,7 +189,7 @@ fn a_resumed_run_has_as_many_sequences_as_the_one_before() {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let resumed = run(&args);
     assert_eq!(resumed.code, 3, "{}", resumed.stderr);
-    let said = ", up to 4 sequences at once\n";
+    let said = ", up to 4 at once\n";
     assert!(resumed.stderr.contains(said), "{}", resumed.stderr);
     // Nothing is left of it for the next job.
     let args = args
@@ -198,7 +198,7 @@ fn a_resumed_run_has_as_many_sequences_as_the_one_before() {
     let args: Vec<String> = args.collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let fresh = run(&args);
-    let said = ", up to 16 sequences at once\n";
+    let said = ", up to 16 at once\n";
     assert!(fresh.stderr.contains(said), "{}", fresh.stderr);
 }
 

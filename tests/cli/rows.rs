@@ -88,7 +88,10 @@ fn the_summary_says_what_came_of_the_rows() {
     let [rows, json, request, tokens] = lines[..] else {
         panic!("{}", ended.stderr);
     };
-    assert_eq!(rows, "4 rows, 3 failed, 1 ended by its limit of new tokens");
+    assert_eq!(
+        rows,
+        "4 rows, 3 failed, 1 ended by its limit of new tokens, up to 16 at once"
+    );
     assert!(
         json.starts_with("  1 invalid_json: line 2 is not JSON: "),
         "{json}"
@@ -98,7 +101,7 @@ fn the_summary_says_what_came_of_the_rows() {
         "{request}"
     );
     assert!(
-        tokens.starts_with("3 prompt tokens (") && tokens.contains(" a second) and 3 new tokens ("),
+        tokens.starts_with("3 prompt tokens (") && tokens.contains(" tok/s) and 3 new tokens ("),
         "{tokens}"
     );
     let one = generate(&["--max-new-tokens", "1", "x"], "").stderr;

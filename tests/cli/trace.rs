@@ -113,7 +113,7 @@ fn counters_agree(trace: &Value, turns: &[&Value]) {
             let sizes = &trace["otherData"]["engine"]["ladders"][name];
             let bucket = &sizes[turn["bucket"].as_u64().unwrap() as usize];
             let padding = bucket.as_u64().unwrap() - turn["rows"].as_u64().unwrap();
-            assert_eq!(now["padding rows"], padding);
+            assert_eq!(now["padding tokens"], padding);
         }
     }
     assert!(counters.next().is_none());

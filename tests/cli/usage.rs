@@ -125,7 +125,7 @@ fn wrong_usage_is_exit_code_2_and_says_what_was_expected() {
         ),
         (
             generate(&["--tensor-parallel-size", "2", "x"]),
-            "tip: several GPUs are --device cuda:0,1",
+            "tip: --device cuda:0,1 takes several GPUs",
         ),
         (
             generate(&["--n-gpu-layers", "99", "x"]),

@@ -64,7 +64,7 @@ fn what_ends_the_device_is_reported_after_every_event_before_it() {
         submit(&mut engine, &request(2, 40));
         let (tokens, error) = fail(&mut engine);
         assert_eq!(tokens, [1001, 1002, 1003], "of steps 0 to 2");
-        let step = "step 3 (stage 0, decode bucket of 1 rows, 1 used)";
+        let step = "step 3 (stage 0, decode bucket of 1 token, 1 used)";
         assert!(error.contains(words) && error.contains(step), "{error}");
         assert!(!error.contains('\n'));
         assert!(engine.try_submit(&request(1, 1)).is_err());
@@ -82,7 +82,7 @@ fn a_stuck_step_is_named_and_its_memory_left_alone() {
     let (tokens, error) = fail(&mut engine);
     assert_eq!(tokens.len(), 3);
     for words in [
-        "step 3 (stage 0, decode bucket of 1 rows",
+        "step 3 (stage 0, decode bucket of 1 token",
         "has been running for 0.1 s",
     ] {
         assert!(error.contains(words), "{error}");

@@ -152,7 +152,7 @@ fn products_are_timed_by_the_kernels_that_serve_them() {
         "-q",
         "-r",
         "1",
-        "--rows",
+        "--tokens",
         "1,8,64,512",
         "--format",
         "json",
@@ -171,7 +171,7 @@ fn products_are_timed_by_the_kernels_that_serve_them() {
         }
         let rows = rows.to_string();
         let kind = at[0]["kind"].as_str().unwrap();
-        let step = ["inspect", "--json", "--rows", &rows, "--kind", kind];
+        let step = ["inspect", "--json", "--tokens", &rows, "--kind", kind];
         let graphs = json(&[&step[..], &model].concat());
         let graphs = graphs["graphs"].to_string();
         for row in at {
@@ -204,7 +204,9 @@ fn kernels_in_a_row_find_their_weights_in_the_cache() {
         "lm_head",
         "sample",
     ] {
-        let table = ["bench", "kernel", name, "-q", "-r", "2", "--rows", "1,8,64"];
+        let table = [
+            "bench", "kernel", name, "-q", "-r", "2", "--tokens", "1,8,64",
+        ];
         let model = [
             "--model",
             "random:tiny",

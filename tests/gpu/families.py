@@ -143,7 +143,7 @@ def hold_calls(options, checkpoint, sizes, dtype, buckets, ran):
     named, served = {}, {}
     for kind in KINDS:
         rows = ",".join(map(str, buckets[kind]))
-        listed = inspect(options, checkpoint, *sizes, "--calls", "--gpu", options.gpu, "--dtype", dtype, "--kind", kind, "--rows", rows)
+        listed = inspect(options, checkpoint, *sizes, "--calls", "--gpu", options.gpu, "--dtype", dtype, "--kind", kind, "--tokens", rows)
         assert sorted({step["rows"] for step in listed["steps"]}) == buckets[kind], f"{kind}: {rows}"
         for step in listed["steps"]:
             bucket = place(kind, step["rows"])

@@ -135,7 +135,7 @@ fn nodes_are_of_their_operations() {
 #[test]
 fn experts_of_grouped_steps_are_one_kernel() {
     let run = Run::new(&["inspect", "--model", "random:tiny", "--device", "cuda"]);
-    let shown = json(run.and(&["--max-seqs", "16", "--rows", "16"]));
+    let shown = json(run.and(&["--max-seqs", "16", "--tokens", "16"]));
     let grouped = |graph: &&Value| graph["kind"] == "decode" && graph["bucket"] == 16;
     let captured = &graphs(&shown).iter().find(grouped).unwrap()["captured"];
     let layers = |name: &str| {
@@ -172,7 +172,7 @@ fn listed_calls_are_those_that_are_captured() {
                     .with("CAPABILITY", capability),
             );
             let listed = Run::new(&["inspect", "--model", "random:tiny", "--calls", "--json"])
-                .and(&["--gpu", gpu, "--rows", "1,2,4,8,16,32,64"])
+                .and(&["--gpu", gpu, "--tokens", "1,2,4,8,16,32,64"])
                 .and(&sizes)
                 .over(Path::new("/nowhere"))
                 .end();

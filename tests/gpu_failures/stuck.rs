@@ -19,7 +19,7 @@ fn stuck(run: Run, parts: &[&str]) {
 #[test]
 fn a_step_that_never_ends_is_named() {
     let step = [
-        "step 4 (stage 0, decode bucket of 1 rows, 1 used)",
+        "step 4 (stage 0, decode bucket of 1 token, 1 used)",
         "expected at most 0.5 s",
         "a kernel is stuck",
     ];

@@ -224,7 +224,7 @@ fn a_file_that_cannot_be_served_is_named() {
         &[
             "asks.toml",
             "decode.bf16.16",
-            "bucket of 1 rows",
+            "bucket of 1 token",
             "16 stages",
             "bytes",
         ],

@@ -48,6 +48,8 @@ pub enum Odd {
     Spoilt,
     /// The etag of a file.
     Etag(&'static str),
+    /// The size of a large file.
+    Size(u64),
     Slow(Duration),
     /// These files alone are listed.
     Lists(&'static [&'static str]),
@@ -200,7 +202,10 @@ fn answer(
         _ => &etag,
     };
     if file.ends_with(".safetensors") && elsewhere.is_none() {
-        let length = contents.len();
+        let length = match odd {
+            Some(Odd::Size(bytes)) => bytes,
+            _ => contents.len() as u64,
+        };
         let headers = format!(
             "x-linked-etag: \"{etag}\"\r\nx-linked-size: {length}\r\nlocation: http://localhost:{port}/elsewhere/{file}\r\n"
         );

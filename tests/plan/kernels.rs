@@ -178,7 +178,7 @@ fn errors_name_the_entry_what_it_holds_and_what_it_should() {
         ("[decode.f32]\n0 = 1".into(), &["decode.f32.0", "1 to 1024"]),
         (
             "[decode.f32]\nx = 1".into(),
-            &["decode.f32.x", "rows of a bucket"],
+            &["decode.f32.x", "a bucket in tokens"],
         ),
         (
             "[decode.f32]\n8 = 1".into(),
@@ -246,7 +246,7 @@ fn errors_name_the_entry_what_it_holds_and_what_it_should() {
         ),
         (
             grouped("swap_ab\"", "skinny\", skinny_stages = 4"),
-            &["bf16.16", "up to 8 rows"],
+            &["bf16.16", "up to 8 tokens"],
         ),
         (
             grouped(
@@ -269,18 +269,18 @@ fn errors_name_the_entry_what_it_holds_and_what_it_should() {
                     .replace("\"skinny\"", "\"fused\"")
                     .replacen("fused", "skinny", 1)
             ),
-            &["f32.2", "fused experts", "one row"],
+            &["f32.2", "fused experts", "one token"],
         ),
         (
             entry(GROUPED).replace("16 =", "512 ="),
-            &["bf16.512", "swap-AB", "up to 256 rows"],
+            &["bf16.512", "swap-AB", "up to 256 tokens"],
         ),
         (
             format!(
                 "[decode.f32]\n512 = {{ {} }}",
                 GROUPED.replace("swap_ab", "persistent")
             ),
-            &["f32.512", "grouped", "up to 256 rows"],
+            &["f32.512", "grouped", "up to 256 tokens"],
         ),
         (
             format!(

@@ -303,7 +303,7 @@ fn limits_that_cannot_be() {
                 chunk_align: Some(u32::MAX),
                 ..none
             },
-            vec!["4294967295 tokens", "8192 rows"],
+            vec!["4294967295 tokens", "8192 tokens"],
         ),
         (
             Limits {

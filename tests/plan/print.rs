@@ -32,7 +32,7 @@ fn tables_fit_120_columns_and_name_every_operation() {
             "",
             "--kind mixed --context 1024",
             "--kind score --gpu a100",
-            "--rows 1,2,4,8,16,32,64,128",
+            "--tokens 1,2,4,8,16,32,64,128",
         ] {
             let text = inspect(&plan, flags).unwrap();
             for line in text.lines() {
@@ -50,7 +50,7 @@ fn tables_fit_120_columns_and_name_every_operation() {
 #[test]
 fn the_table_has_the_known_figures() {
     let plan = plan(lfm2_8b_a1b(), 1);
-    let text = inspect(&plan, "--rows 256").unwrap();
+    let text = inspect(&plan, "--tokens 256").unwrap();
     for part in [
         "8.340 G parameters, 16.68 GB of weights in bf16",
         "12.0 KiB of keys and values a token",
@@ -74,15 +74,15 @@ fn the_table_has_the_known_figures() {
     assert_eq!(found[9..12], expected[9..]);
     assert_eq!(row("attention")[1], "x6");
     assert_eq!(row("dense_down")[1], "x2");
-    let one = inspect(&plan, "--rows 1").unwrap();
-    let heading = "decode step of 1 rows (bucket 1): 3.115 GB of weights, ";
+    let one = inspect(&plan, "--tokens 1").unwrap();
+    let heading = "decode step of 1 token (bucket 1): 3.115 GB of weights, ";
     assert!(one.contains(heading), "{one}");
 }
 
 #[test]
 fn operations_stand_on_their_side_of_the_ridge() {
     let plan = plan(lfm2_8b_a1b(), 1);
-    let document = inspect_json(&plan, "--rows 1,8,32,128,256,1024 --gpu h200");
+    let document = inspect_json(&plan, "--tokens 1,8,32,128,256,1024 --gpu h200");
     assert_eq!(document["gpu"]["ridge"].as_f64().unwrap().round(), 174.0);
     let operations = document["stages"][0]["operations"].as_array().unwrap();
     let named = |name: &str| {
@@ -104,7 +104,7 @@ fn operations_stand_on_their_side_of_the_ridge() {
 #[test]
 fn json_adds_up() {
     let two = plan(lfm2_8b_a1b(), 2);
-    let document = inspect_json(&two, "--rows 1,32");
+    let document = inspect_json(&two, "--tokens 1,32");
     assert_eq!(document["model"]["kv_bytes_per_token"], 12288);
     assert_eq!(document["gpu"]["name"], "h200");
     assert_eq!(document["buckets"]["score"][3], 4096);
@@ -159,19 +159,19 @@ fn dot_is_one_chain() {
 #[test]
 fn rows_are_checked() {
     let plan = plan(lfm2_8b_a1b(), 1);
-    let error = inspect(&plan, "--rows 1,1025").unwrap_err();
+    let error = inspect(&plan, "--tokens 1,1025").unwrap_err();
     assert_eq!(error.exit_code(), 2);
     let message = error.to_string();
     assert!(
-        message.contains("--rows 1025") && message.contains("1024"),
+        message.contains("--tokens 1025") && message.contains("1024"),
         "{message}"
     );
     for flags in [
-        "--rows 0",
+        "--tokens 0",
         "--gpu gtx",
         "--kind prefill",
         "--context 0",
-        "--rows x",
+        "--tokens x",
     ] {
         let words = ["inspect", "--model", "random:tiny"].into_iter();
         let words = words.chain(flags.split_whitespace());

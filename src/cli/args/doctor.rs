@@ -15,7 +15,7 @@ pub struct DoctorCommand {
     /// The file to write [default: standard output]
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Also say whether this model fits: a checkpoint's directory, or random:PRESET[@SEED]
+    /// Also say whether this model fits: a checkpoint's directory, ORG/NAME[@REVISION] or random:PRESET[@SEED]
     #[arg(long, short, value_name = "MODEL")]
     pub model: Option<String>,
     #[command(flatten)]

@@ -34,10 +34,10 @@ pub struct ReportArgs {
     /// JSON of `bench` or of `trace`
     #[arg(value_name = "FILE", required = true)]
     pub inputs: Vec<PathBuf>,
-    /// The page: all that is in the files; - is standard output, here and below
+    /// The page to write; - is standard output
     #[arg(long, short, value_name = "FILE.html|-")]
     pub output: Option<PathBuf>,
-    /// For a README: a picture of the launch ways side by side, of the steps that `bench decode` timed
+    /// A picture of the launch ways side by side, from results of `bench decode`; - is standard output
     #[arg(long, value_name = "FILE.svg|-")]
     pub svg: Option<PathBuf>,
     /// The page's title
@@ -56,13 +56,13 @@ pub struct MergeArgs {
     /// The files of all runs with --shard, in any order; each has its SHARD.shard.json beside it
     #[arg(value_name = "SHARD", required = true)]
     pub shards: Vec<PathBuf>,
-    /// The file that a run of all rows would have written, compressed where it ends in .gz or .zst; SHARDs may be compressed too
+    /// Write the joined rows to FILE, as one run of all rows would have. A FILE named .gz or .zst is compressed; SHARDs may be too
     #[arg(long, short, value_name = "FILE|-")]
     pub output: PathBuf,
-    /// Write rows in error here, in place of OUTPUT; empty where there are none
+    /// Write rows in error to this file instead of --output; it is empty where there are none
     #[arg(long, value_name = "FILE")]
     pub errors: Option<PathBuf>,
-    /// Replace OUTPUT, and the FILE of --errors, where they are not empty
+    /// Replace FILE, and that of --errors, where they are not empty
     #[arg(long)]
     pub overwrite: bool,
     /// No summary on standard error
@@ -75,7 +75,8 @@ pub struct SynthArgs {
     /// random:PRESET[@SEED] where PRESET is tiny, lfm2-8b-a1b, lfm2.5-8b-a1b, lfm2-24b-a2b or a path to a config.json
     #[arg(long, short, value_name = "MODEL")]
     pub model: String,
-    /// The directory to write; it must not exist yet, or be empty and not the current one or a mounted one. Until it is whole it is DIR.partial
+    /// The directory to write. It must not exist yet, or be empty, and neither the current directory nor a mount point. Until it is
+    /// whole it is DIR.partial
     #[arg(long, short, value_name = "DIR")]
     pub output: PathBuf,
     /// Size of one file of weights

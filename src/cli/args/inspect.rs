@@ -19,13 +19,13 @@ pub struct InspectArgs {
     /// The kind of step
     #[arg(long, value_name = "KIND", default_value = "decode", value_parser = kind_parser())]
     pub kind: StepKind,
-    /// Rows of the steps, such as 1,8,32 [default: 1,8,32,128,256 for decode, else the buckets]
-    #[arg(long, value_name = "ROWS", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
+    /// Tokens of the steps, such as 1,8,32 [default: 1,8,32,128,256 for decode, else the buckets]
+    #[arg(long = "tokens", alias = "rows", value_name = "LIST", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..))]
     pub rows: Vec<u32>,
-    /// Positions of each sequence once the step is done
+    /// Tokens of each sequence after the step
     #[arg(long, value_name = "TOKENS", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..))]
     pub context: u32,
-    /// List the kernel calls of each step, as a GPU like --gpu would be given them; needs none
+    /// List the kernel calls of each step on a GPU like --gpu; no GPU is needed
     #[arg(long)]
     pub calls: bool,
     /// How to print it

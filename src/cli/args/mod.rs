@@ -33,7 +33,7 @@ pub use tune::TuneArgs;
 
 use clap::{Parser, Subcommand};
 
-pub(super) const EXIT_CODES: &str = "Exit codes: 0 all served, 1 fatal error, 2 wrong usage, 3 some rows failed, 4 --expect or a replay disagreed, 129, 130 and 143 ended by SIGHUP, SIGINT and SIGTERM. A reader of standard output that goes away ends it by SIGPIPE.";
+pub(super) const EXIT_CODES: &str = "Exit codes: 0 all served, 1 fatal error, 2 wrong usage, 3 some rows failed, 4 --expect or a replay disagreed, 129, 130 and 143 ended by SIGHUP, SIGINT and SIGTERM. Where the reader of standard output goes away, the run ends by SIGPIPE.";
 
 /// Batches through LFM2-MoE language models.
 #[derive(Debug, Parser)]
@@ -66,11 +66,11 @@ pub enum Command {
     Synth(SynthArgs),
     /// Run a recorded schedule again and compare the tokens
     Replay(ReplayArgs),
-    /// Run a job, or take a recording of one, and write a timeline that ui.perfetto.dev opens
+    /// Write a timeline of a run, or of a recorded one, for ui.perfetto.dev
     Trace(Box<TraceArgs>),
     /// Make one HTML page of measurements and timelines, or a picture of launch ways
     Report(ReportArgs),
-    /// Say what this machine and this build can do, links between GPUs measured, and what to do about each problem
+    /// Check this machine and this build, measure links between GPUs, and say what to do about each problem
     Doctor(Box<DoctorCommand>),
     /// Print completions for a shell
     Completions { shell: clap_complete::Shell },

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 #[derive(Debug, Clone, Args)]
 pub struct ProfileArgs {
-    /// Which one
+    /// The profiler
     #[arg(long, value_name = "TOOL", default_value = "systems")]
     pub tool: Tool,
     /// The report, with or without its ending [default: tailgraph-systems or tailgraph-compute]
@@ -45,10 +45,10 @@ pub struct SystemsArgs {
     /// Sample and show all processes, not this one alone (needs root, or perf_event_paranoid of 0 or less)
     #[arg(long)]
     pub system_wide: bool,
-    /// Each kernel of a graph by itself; only of graphs that the host launches, and slower
+    /// Record each kernel of a graph by itself: slower, and only for graphs that the host launches
     #[arg(long)]
     pub nodes: bool,
-    /// More options of nsys profile, as in a shell; each takes the place of this command's own of that name
+    /// More options of nsys profile, quoted as in a shell. Each replaces this command's own option of that name
     #[arg(long, value_name = "OPTIONS", allow_hyphen_values = true)]
     pub nsys: Vec<String>,
 }
@@ -66,28 +66,28 @@ pub enum Range {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "With --tool compute")]
 pub struct ComputeArgs {
-    /// The stage whose step is looked into
+    /// The stage whose step is profiled
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub stage: u32,
     /// The step's kind
     #[arg(long, value_name = "KIND", default_value = "decode", value_parser = kind_parser())]
     pub kind: StepKind,
-    /// Rows of the step's bucket
-    #[arg(long, value_name = "ROWS", default_value_t = 1)]
+    /// The bucket of the step, in tokens
+    #[arg(long, value_name = "TOKENS", default_value_t = 1)]
     pub bucket: u32,
     /// Only kernels whose names match this regular expression, such as 'tg_linear.*'
     #[arg(long, value_name = "REGEX")]
     pub kernel: Option<String>,
-    /// How many kernels, counted over all steps of the bucket
+    /// How many kernel launches to profile, counted over all steps of the bucket
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub launches: u32,
-    /// Skip as many of them first
+    /// How many of these launches to skip first
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub skip: u32,
-    /// Which counters: basic, detailed or full
+    /// The counters: basic, detailed or full
     #[arg(long, value_name = "SET", default_value = "full")]
     pub set: String,
-    /// More options of ncu, as in a shell; each takes the place of this command's own of that name
+    /// More options of ncu, quoted as in a shell. Each replaces this command's own option of that name
     #[arg(long, value_name = "OPTIONS", allow_hyphen_values = true)]
     pub ncu: Vec<String>,
 }

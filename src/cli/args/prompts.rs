@@ -8,7 +8,7 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Prompts")]
 pub struct PromptArgs {
-    /// The input is plain text: each line is a prompt, and blank lines are none
+    /// Read the input as plain text: each line that is not blank is a prompt
     #[arg(long)]
     pub lines: bool,
     /// Put this system message before each prompt
@@ -17,7 +17,7 @@ pub struct PromptArgs {
     /// Continue the prompts' text as it is, without the model's chat template
     #[arg(long)]
     pub raw: bool,
-    /// Render chats by this Jinja template instead of the model's, in rows too
+    /// Use this Jinja chat template instead of the model's
     #[arg(long, value_name = "FILE", conflicts_with = "raw")]
     pub chat_template: Option<PathBuf>,
     #[command(flatten)]
@@ -26,8 +26,8 @@ pub struct PromptArgs {
 
 #[derive(Debug, Clone, Default, Args)]
 pub struct ClockArg {
-    /// The time that chat templates show, such as 2026-03-31T08:00:00; an offset behind it is ignored [default: when
-    /// the job began, in local time]
+    /// The date and time that chat templates get, such as 2026-03-31T08:00:00; an offset behind it is ignored [default: when the
+    /// job began, in local time]
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub now: Option<NaiveDateTime>,
 }

@@ -18,10 +18,11 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "Defaults for rows")]
 pub struct SamplingArgs {
-    /// The most tokens to generate [default: 128; in OpenAI rows the format's: 16 for completions, the rest of the context for chats]
+    /// The most tokens to generate for a row [default: 128; for OpenAI batch rows 16 for completions, the rest of the context for
+    /// chats]
     #[arg(long, short = 'n', visible_alias = "max-tokens", value_name = "N", value_parser = |s: &str| parse_tokens(s, MAX_NEW_TOKENS))]
     pub max_new_tokens: Option<u32>,
-    /// Randomness of sampling; 0 takes the most likely token (so does anything below 1e-5)
+    /// Randomness of sampling; 0 (or anything below 1e-5) takes the most likely token
     #[arg(long, value_name = "T", value_parser = |s: &str| TEMPERATURE.parse(s))]
     pub temperature: Option<f32>,
     /// Keep the K most likely tokens; 0 keeps all, and so does -1
@@ -42,10 +43,10 @@ pub struct SamplingArgs {
     /// Above 0, tokens become less likely with each time that the answer has them (-2 to 2)
     #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = |s: &str| FREQUENCY_PENALTY.parse(s))]
     pub frequency_penalty: Option<f32>,
-    /// Tokens to generate before an end-of-sequence token, a stop id or a stop string ends the text
+    /// Generate at least so many tokens before an end-of-sequence token, a stop id or a stop string may end the text
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=MAX_NEW_TOKENS as i64))]
     pub min_tokens: Option<u32>,
-    /// Seed of the run: a row without a seed of its own is sampled by this and its place in the input
+    /// Seed of the run. A row without a seed of its own is sampled by this one and its place in the input
     #[arg(long, value_name = "N", allow_negative_numbers = true, default_value_t = 0, value_parser = parse_seed)]
     pub seed: u64,
     /// End the text before this string; may be repeated
@@ -60,7 +61,8 @@ pub struct SamplingArgs {
     /// Return each token's logprob and this many alternatives (0 to 20)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=MAX_LOGPROBS as i64))]
     pub logprobs: Option<u32>,
-    /// Stop a row this long after the scheduler has it; one that still waits is stopped when the rows before it have begun
+    /// Time limit of a row, counted from when the scheduler receives it. A running row ends with its next token; a row that still
+    /// waits ends when its turn comes
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=MAX_TIMEOUT_MS))]
     pub timeout_ms: Option<u64>,
 }
@@ -113,14 +115,14 @@ impl SamplingArgs {
 /// Rows, and how they are answered.
 #[derive(Debug, Clone, Args)]
 pub struct JobArgs {
-    /// Prompts, each a user's message where the model has a chat template. The answers' texts are printed with an empty line between two
+    /// Prompts to answer. Each is a user's message where the model has a chat template. An empty line stands between two answers
     #[arg(value_name = "PROMPT", conflicts_with_all = ["input", "lines"])]
     pub prompts: Vec<String>,
-    /// Rows as JSON lines: {"id","prompt"}, {"id","input_ids"} or {"id","messages"}, with options by the flags'
-    /// names, logit_bias and skip_special_tokens; or OpenAI batch rows. May be compressed (gzip, Zstandard) [default: standard input]
+    /// The input, a row a line: {"id","prompt"}, {"id","input_ids"} or {"id","messages"}, with more fields named as the flags are;
+    /// or the rows of an OpenAI batch file. May be compressed (gzip, Zstandard) [default: standard input]
     #[arg(long, short, value_name = "FILE|-")]
     pub input: Option<PathBuf>,
-    /// A row with an unknown field fails, rather than warns
+    /// Fail rows with unknown fields, rather than warn of them
     #[arg(long)]
     pub strict: bool,
     /// No progress and no summary on standard error
@@ -143,19 +145,19 @@ pub struct JobArgs {
 #[derive(Debug, Clone, Args)]
 #[command(after_help = EXIT_CODES)]
 pub struct GenerateArgs {
-    /// Write answers here, as JSON lines in the order of the input; FILE appears once it is whole, compressed where it
-    /// ends in .gz or .zst; until then FILE.partial has the finished rows, as they are [default: standard output]
+    /// Write the answers to FILE, as JSON lines in the order of the input. Until all rows are done they are in FILE.partial. A FILE
+    /// named .gz or .zst is compressed [default: standard output]
     #[arg(long, short, value_name = "FILE|-")]
     pub output: Option<PathBuf>,
-    /// Go on from FILE.partial, or from FILE: finished rows are kept; rows that failed, changed or are new are answered. FILE.job.json
-    /// says what the rows of a finished FILE were; without it they are recognised by id
+    /// Continue from FILE.partial, or from a finished FILE. Finished rows are kept; rows that failed, changed or are new are
+    /// answered. FILE.job.json tells which rows have changed; without it, rows are matched by id alone
     #[arg(long, requires = "output")]
     pub resume: bool,
-    /// Replace FILE, and that of --errors, where they are not empty, and FILE.partial where it holds rows of an unfinished run
+    /// Replace FILE, and that of --errors, where they are not empty. Rows of an unfinished run in FILE.partial are lost too
     #[arg(long, requires = "output", conflicts_with = "resume")]
     pub overwrite: bool,
-    /// Write rows in error (those that ended by timeout_ms too) here, in place of --output; empty where there are none. The file is
-    /// written and resumed like that of --output. With --shard, give --errors to `merge` instead
+    /// Write rows in error to this file instead of --output; rows that ended by timeout_ms too. The file is empty where there are
+    /// none, and is written and resumed like that of --output. With --shard, give --errors to `merge` instead
     #[arg(
         long,
         value_name = "FILE",
@@ -163,11 +165,11 @@ pub struct GenerateArgs {
         conflicts_with = "shard"
     )]
     pub errors: Option<PathBuf>,
-    /// Answer every N-th row, from row I (counted from 0) on; FILE.shard.json says so, and `merge` joins the shards
+    /// Answer every N-th row, from row I (counted from 0) on. FILE.shard.json says so, and `merge` joins the shards
     #[arg(long, value_name = "I/N", requires = "output", value_parser = Shard::parse)]
     pub shard: Option<Shard>,
-    /// Write and generate nothing: check all rows, and print what a run would take in tokens, memory and time. The time is extrapolated from
-    /// a few steps, for which the model is loaded
+    /// Check all rows, and print the tokens, memory and time that a run would take. Nothing is written. For the time, the model is
+    /// loaded and a few steps are run
     #[arg(long, conflicts_with_all = ["resume", "shard", "record"])]
     pub dry_run: bool,
     #[command(flatten)]
@@ -182,17 +184,16 @@ pub struct TraceArgs {
     /// The trace, as JSON of Chrome's trace event format
     #[arg(long, short, value_name = "FILE")]
     pub output: PathBuf,
-    /// Run nothing: make the trace of a run that `generate --record` or `score --record` kept
+    /// Run nothing: make the trace of a run that `generate --record` or `score --record` recorded
     #[arg(long, value_name = "RECORD", conflicts_with_all = ["prompts", "model", "input", "answers", "record", "lines", "system", "raw", "chat_template"])]
     pub from: Option<PathBuf>,
-    /// Each step's kernels too (on the CPU its operations), timed where they run; ends with a table of what each operation
-    /// took against its floor
+    /// Also time each step's kernels (on the CPU its operations), and print a table of each operation's time beside its floor
     #[arg(long, conflicts_with = "from")]
     pub kernels: bool,
-    /// Where the answers go, as of `generate --output` [default: standard output]
+    /// Write the answers to this file, as `generate --output` does [default: standard output]
     #[arg(long, value_name = "FILE|-")]
     pub answers: Option<PathBuf>,
-    /// Replace the file of --answers where it is not empty, and FILE.partial where it holds rows of an unfinished run
+    /// Replace the file of --answers where it is not empty. Rows of an unfinished run in FILE.partial are lost too
     #[arg(long, requires = "answers")]
     pub overwrite: bool,
     /// A checkpoint's directory, ORG/NAME[@REVISION] of the Hugging Face hub or random:PRESET[@SEED], as `generate` takes it

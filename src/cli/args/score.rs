@@ -18,12 +18,12 @@ pub struct ScoreArgs {
     /// N,T of a .bin input
     #[arg(long, value_name = "N,T")]
     pub shape: Option<String>,
-    /// A .safetensors file for logits.{i}, f32 [T,V]; with --logprobs JSON lines, compressed where it ends in .gz or .zst
-    /// [default: standard output]
+    /// Write the logits to this .safetensors file, as logits.{i}, f32 [T,V]; with --logprobs write JSON lines, compressed where
+    /// FILE is named .gz or .zst [default: standard output]
     #[arg(long, short, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// With --logprobs, write rows in error here, in place of OUTPUT; empty where there are none. With --shard, give --errors
-    /// to `merge` instead
+    /// With --logprobs, write rows in error to this file instead of --output; it is empty where there are none. With --shard, give
+    /// --errors to `merge` instead
     #[arg(
         long,
         value_name = "FILE",
@@ -31,7 +31,7 @@ pub struct ScoreArgs {
         conflicts_with = "shard"
     )]
     pub errors: Option<PathBuf>,
-    /// Replace OUTPUT, and the FILE of --errors, where they are not empty
+    /// Replace FILE, and that of --errors, where they are not empty
     #[arg(long)]
     pub overwrite: bool,
     /// Positions whose logits are wanted; with `last`, logits.{i} is [V]
@@ -46,11 +46,11 @@ pub struct ScoreArgs {
     /// The relative error that --expect allows [default: 1e-4 for f32, 5e-2 for bf16 and f16]
     #[arg(long, value_name = "X", requires = "expect")]
     pub tolerance: Option<f64>,
-    /// Score every N-th sample, from sample I (counted from 0) on; OUTPUT.shard.json says so, and `merge` joins the shards
+    /// Score every N-th sample, from sample I (counted from 0) on. FILE.shard.json says so, and `merge` joins the shards
     #[arg(long, value_name = "I/N", requires = "output", value_parser = Shard::parse)]
     pub shard: Option<Shard>,
-    /// Write nothing: check all rows, and print what a run would take in tokens, memory and time. The time is extrapolated from
-    /// a few steps, for which the model is loaded
+    /// Check all rows, and print the tokens, memory and time that a run would take. Nothing is written. For the time, the model is
+    /// loaded and a few steps are run
     #[arg(long, conflicts_with_all = ["shard", "record", "expect"])]
     pub dry_run: bool,
     #[command(flatten)]

@@ -8,11 +8,10 @@ use std::path::PathBuf;
 
 #[derive(Debug, Clone, Args)]
 pub struct TuneArgs {
-    /// The file to write: that of --kernel-file, or the built-in one, with what was measured in place of its entries for this GPU
-    /// [default: standard output]
+    /// The file to write: --kernel-file or the built-in file, with new entries for this GPU [default: standard output]
     #[arg(long, short, value_name = "FILE.toml")]
     pub output: Option<PathBuf>,
-    /// Types to measure, some 5 to 10 s each for a bucket
+    /// Types to measure; each takes 5 to 10 s a bucket
     #[arg(
         long,
         value_name = "TYPES",
@@ -20,10 +19,10 @@ pub struct TuneArgs {
         default_value = "bf16,f32"
     )]
     pub dtype: Vec<DType>,
-    /// Decode buckets to measure, such as 1,8 or 1-256*2 [default: all that have a choice, up to 256 rows, in bf16 and f16 on sm_90 up to 1024]
+    /// Decode buckets to measure, such as 1,8 or 1-256*2 [default: all that have a choice, up to 256 tokens, in bf16 and f16 on sm_90 up to 1024]
     #[arg(long, value_name = "LIST", value_parser = ranges::parse)]
     pub bucket: Option<List>,
-    /// The commit that is measured, for the file [default: that of the build]
+    /// The commit that the file names as measured [default: that of the build]
     #[arg(long, value_name = "ID")]
     pub commit: Option<String>,
     #[command(flatten)]

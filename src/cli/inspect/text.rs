@@ -4,6 +4,7 @@ use super::document::{Costs, Device, Document, Graph, Total};
 use crate::backend::cuda::catalogue::{AlikeNodes, StepCalls};
 use crate::bench::output::number;
 use crate::cli::table::Table;
+use crate::command::summary::counted;
 use crate::model::LayerType;
 use crate::plan::StepKind;
 use crate::plan::bytes::{Bytes, Si};
@@ -70,9 +71,9 @@ fn step(shown: &Document, index: usize, total: &Total, out: &mut dyn Write) -> i
     let bucket = bucket.map_or(String::new(), |rows| format!(" (bucket {rows})"));
     writeln!(
         out,
-        "\n{} step of {} rows{bucket}: {} of weights, {} of keys, values, conv state; floor {:.2} us",
+        "\n{} step of {}{bucket}: {} of weights, {} of keys, values, conv state; floor {:.2} us",
         shown.kind.name(),
-        costs.rows,
+        counted(costs.rows.into(), "token"),
         bytes(costs.sum.weight_bytes),
         bytes(costs.sum.cache_bytes),
         costs.roofline_us

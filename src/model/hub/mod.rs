@@ -16,7 +16,7 @@ mod web;
 pub use self::name::{Name, name_of_snapshot};
 
 use self::name::Place;
-use self::transfer::fetch;
+use self::transfer::{check_room, fetch};
 use self::web::Web;
 use super::checkpoint;
 use super::files::{MORE_TEMPLATES, SMALL_FILES};
@@ -142,6 +142,7 @@ fn download(place: &Place, name: &Name, watch: Watch<'_>) -> Result<PathBuf> {
         )));
     };
     web.tell(Download::Shapes { folder: &folder })?;
+    check_room(&web, &repo, &listed.commit, &weights)?;
     for file in &weights {
         fetch(&web, &repo, &listed.commit, file)?;
     }

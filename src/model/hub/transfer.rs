@@ -5,12 +5,15 @@ use super::web::{Failure, TRIES, Tried, Web};
 use super::{Download, make_folder_of};
 use crate::error::{Error, Result};
 use crate::files::Claim;
+use crate::files::names::beside;
+use crate::plan::bytes::Bytes;
 use crate::quote;
 use hf_hub::CacheRepo;
 use sha1::Sha1;
 use sha2::digest::DynDigest;
 use sha2::{Digest, Sha256};
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::{Path, PathBuf};
@@ -85,6 +88,49 @@ pub(super) fn fetch(web: &Web<'_>, repo: &CacheRepo, commit: &str, file: &str) -
         Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(Error::io(&link, error)),
         _ => Ok(()),
     }
+}
+
+/// Sees that the disk of the cache has room for what is still to come of `files`.
+///
+/// # Errors
+/// It has less, or the hub does not say how large a file is. A file system that gives no sizes has room.
+pub(super) fn check_room(
+    web: &Web<'_>,
+    repo: &CacheRepo,
+    commit: &str,
+    files: &[String],
+) -> Result<()> {
+    // Before the parts of files are measured, which another run may be adding to.
+    let blob = repo.blob_path("blob");
+    make_folder_of(&blob)?;
+    let folder = blob.parent().unwrap_or(Path::new("/"));
+    let room = rustix::fs::statvfs(folder).map_err(|error| Error::io(folder, error.into()))?;
+    let free = room.f_bavail.saturating_mul(room.f_frsize);
+    // Files of one hash are one blob.
+    let mut missing = BTreeMap::new();
+    for file in files {
+        if repo.pointer_path(commit).join(file).is_file() {
+            continue;
+        }
+        let about = web.patiently(TRIES, || 0, || about(web, commit, file))?;
+        let blob = repo.blob_path(&about.etag);
+        if !blob.is_file() {
+            let partial = beside(&blob, ".partial").metadata();
+            let came = partial.map_or(0, |partial| partial.len());
+            missing.insert(blob, about.bytes.saturating_sub(came));
+        }
+    }
+    let needed = missing.into_values().fold(0, u64::saturating_add);
+    if room.f_blocks == 0 || needed <= free {
+        return Ok(());
+    }
+    let (free, needed) = (Bytes(free), Bytes(needed));
+    Err(Error::file(
+        folder,
+        format!(
+            "found {free} free on its disk, expected {needed} for the model's weights: free some, or set HF_HOME or HF_HUB_CACHE to a folder on a disk that has room"
+        ),
+    ))
 }
 
 fn about(web: &Web<'_>, commit: &str, file: &str) -> Tried<About> {

@@ -34,7 +34,7 @@ fn of_64_experts(folder: &Path) -> String {
 fn calls_are_listed_of_big_models_and_refused_with_a_gpu() {
     let folder = tempfile::tempdir().unwrap();
     let model = of_64_experts(folder.path());
-    let listed = Run::new(&["inspect", "--model", &model, "--calls", "--rows", "1,64"]).end();
+    let listed = Run::new(&["inspect", "--model", &model, "--calls", "--tokens", "1,64"]).end();
     let shown = text(&listed);
     assert!(shown.starts_with("stage 0 decode 1: "), "{shown}");
     for words in [
@@ -55,7 +55,7 @@ fn calls_are_listed_of_big_models_and_refused_with_a_gpu() {
 fn more_experts_have_kernels_of_their_own() {
     let folder = tempfile::tempdir().unwrap();
     let model = of_64_experts(folder.path());
-    let calls = ["inspect", "--model", &model, "--calls", "--rows", "1,2"];
+    let calls = ["inspect", "--model", &model, "--calls", "--tokens", "1,2"];
     let listed = Run::new(&calls).end();
     let shown = text(&listed);
     for name in [
@@ -68,7 +68,7 @@ fn more_experts_have_kernels_of_their_own() {
         assert!(shown.contains(name), "{name}: {shown}");
     }
     let few = ["inspect", "--model", "random:lfm2-8b-a1b", "--calls"];
-    let listed = Run::new(&few).and(&["--rows", "1,2"]).end();
+    let listed = Run::new(&few).and(&["--tokens", "1,2"]).end();
     let shown = text(&listed);
     assert!(!shown.contains("_e64"));
 }
@@ -86,7 +86,7 @@ fn calls_are_those_of_the_kernel_file_that_is_named() {
         "--model",
         "random:tiny",
         "--calls",
-        "--rows",
+        "--tokens",
         "1",
     ];
     let listed = |more: &[&str]| Run::new(&calls).and(more).end().stdout;

@@ -119,7 +119,7 @@ fn overheads(
             let arithmetic = match gpus {
                 1 => "what a step's tables are copied from",
                 _ => {
-                    "what steps' tables are copied from, and rows between stages where they go through the host"
+                    "what steps' tables are copied from, and steps between stages where they go through the host"
                 }
             };
             let arithmetic = arithmetic.to_owned();
@@ -151,7 +151,9 @@ fn overheads(
         } else {
             0
         },
-        logits_arithmetic: format!("two tiles of {lines} rows of {vocabulary}, for `score` alone"),
+        logits_arithmetic: format!(
+            "two tiles of {lines} tokens' logits, {vocabulary} each, for `score` alone"
+        ),
     })
 }
 

@@ -77,9 +77,7 @@ impl HostPipeline {
         let residual = |stage: &StageProgram| stage.program.residual();
         let residuals: Option<Vec<_>> = stages.iter().map(residual).collect();
         let residuals = residuals.filter(|all| all.len() > 1).ok_or_else(|| {
-            Error::Usage(format!(
-                "a pipeline of {count} stages: expected at least 2 that hand rows on"
-            ))
+            Error::Usage(format!("a pipeline of {count} stages: expected at least 2"))
         })?;
         let hidden = residuals[0].hidden;
         let stage = |(index, (stage, residual))| {

@@ -130,7 +130,7 @@ impl Grouped {
         let (experts, top_k) = (config.num_experts as u32, config.num_experts_per_tok as u32);
         let most = grouped_rows(self.precision.compute);
         if rows > most {
-            return Err(format!("the grouped kernels take up to {most} rows"));
+            return Err(format!("the grouped kernels take up to {most} tokens"));
         }
         let tiles = most_expert_tiles(rows, experts, top_k, shape.tile_rows);
         if tiles > MOST_TILES {
@@ -141,7 +141,7 @@ impl Grouped {
         }
         let Some(instance) = self.instance(rows, shape) else {
             return Err(format!(
-                "no grouped kernel takes tiles of {} rows with {} stages at {rows} rows",
+                "no grouped kernel takes tiles of {} rows with {} stages at {rows} tokens",
                 shape.tile_rows, shape.stages
             ));
         };
@@ -149,7 +149,7 @@ impl Grouped {
         let most = self.instances.tiles[instance].block_bytes(self.limits);
         if bytes > most {
             return Err(format!(
-                "{} stages for tiles of {} rows need {bytes} bytes of a block's shared memory, which has {most} at {rows} rows",
+                "{} stages for tiles of {} rows need {bytes} bytes of a block's shared memory, which has {most} at {rows} tokens",
                 shape.stages, shape.tile_rows
             ));
         }
@@ -312,11 +312,11 @@ mod tests {
             (1024, shape(128, 5), None),
             (512, shape(128, 6), None),
             (512, shape(96, 7), None),
-            (1024, shape(128, 6), Some(["6 stages", "at 1024 rows"])),
-            (512, shape(128, 7), Some(["7 stages", "at 512 rows"])),
+            (1024, shape(128, 6), Some(["6 stages", "at 1024 tokens"])),
+            (512, shape(128, 7), Some(["7 stages", "at 512 tokens"])),
             (1024, shape(16, 6), Some(["320 tiles", "take 256"])),
-            (300, shape(64, 2), Some(["2 stages", "300 rows"])),
-            (1025, shape(64, 6), Some(["up to 1024 rows", "grouped"])),
+            (300, shape(64, 2), Some(["2 stages", "300 tokens"])),
+            (1025, shape(64, 6), Some(["up to 1024 tokens", "grouped"])),
         ] {
             let found = halves.serves(&config, rows, shape);
             match parts {

@@ -123,7 +123,7 @@ impl Skinny {
         rows: u32,
     ) -> std::result::Result<(), String> {
         if rows as usize > FUSED_ROWS {
-            return Err("the fused experts take buckets of one row".to_owned());
+            return Err("the fused experts take buckets of one token".to_owned());
         }
         match self.family(rows).experts {
             Some(_) => sizing.fuses(config),

@@ -49,7 +49,7 @@ impl AbleFor<'_> {
         let Self(kernels, config) = self;
         let skinny = kernels.skinny.as_ref().ok_or_else(|| self.lacking())?;
         let Linear::Skinny { stages } = variant.linear else {
-            return Err("the experts of few rows go with their products".to_owned());
+            return Err("the experts of few tokens go with their products".to_owned());
         };
         let sizing = skinny.sizing(stages);
         sizing.serves(config, rows, variant.experts.follow_skinny())?;
@@ -70,7 +70,7 @@ impl Able for AbleFor<'_> {
         match variant.linear {
             Linear::Skinny { .. } => self.skinny(variant, rows),
             Linear::SwapAb if rows > SWAP_AB_ROWS => Err(format!(
-                "the swap-AB kernels take up to {SWAP_AB_ROWS} rows"
+                "the swap-AB kernels take up to {SWAP_AB_ROWS} tokens"
             )),
             Linear::SwapAb if self.0.swap_ab.is_some() => Ok(()),
             Linear::SwapAb => Err(self.lacking()),

@@ -191,7 +191,7 @@ impl Variant {
                 Ok(())
             } else {
                 Err(format!(
-                    "{kernels} take buckets of up to {most} rows, expected another family"
+                    "{kernels} take buckets of up to {most} tokens, expected another family"
                 ))
             }
         };
@@ -222,7 +222,7 @@ impl Variant {
         }
         match (self.experts, self.linear) {
             (Experts::Fused, Linear::Skinny { .. }) if rows as usize > FUSED_ROWS => Err(
-                "the fused experts take buckets of one row, expected skinny or another family"
+                "the fused experts take buckets of one token, expected skinny or another family"
                     .to_owned(),
             ),
             (Experts::Fused, Linear::Skinny { .. }) => Ok(()),
@@ -261,7 +261,7 @@ impl Grouped {
         let many = self.tile_rows > GROUPED_LOW_ROWS || rows > GROUPED_FEW_ROWS;
         if many && self.tile_rows <= GROUPED_TALL_ROWS && self.stages < GROUPED_TALL_STAGES {
             return Err(format!(
-                "found grouped_stages {}, expected at least {GROUPED_TALL_STAGES} with tile_rows {} in buckets of {rows} rows",
+                "found grouped_stages {}, expected at least {GROUPED_TALL_STAGES} with tile_rows {} in buckets of {rows} tokens",
                 self.stages, self.tile_rows
             ));
         }

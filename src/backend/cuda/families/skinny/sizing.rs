@@ -62,7 +62,7 @@ impl Sizing {
         let hidden = config.hidden_size as u32;
         let no_room = |what: &str, size: u32| {
             format!(
-                "{what} is {size}: {rows} rows of it and {} stages of weights do not fit a block's {} bytes of shared memory",
+                "{what} is {size}: {rows} tokens of it and {} stages of weights do not fit a block's {} bytes of shared memory",
                 SKINNY_STAGES.start(),
                 self.limits.block_bytes
             )

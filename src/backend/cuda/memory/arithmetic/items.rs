@@ -43,7 +43,7 @@ pub(super) fn items(
             "activations",
             arena.activation_bytes,
             format!(
-                "one arena for {rows} rows, in {:?} and F32; {why_step}",
+                "one arena for {rows} tokens, in {:?} and F32; {why_step}",
                 precision.compute
             ),
         ),
@@ -51,7 +51,7 @@ pub(super) fn items(
             "logits",
             arena.seen - arena.logits,
             format!(
-                "a tile of {} rows of {} in f32",
+                "a tile of {} tokens' logits, {} each, in f32",
                 arena.logits_rows, config.vocab_size
             ),
         ),
@@ -81,7 +81,7 @@ pub(super) fn items(
             "scheduler",
             overheads.scheduler_bytes,
             format!(
-                "{slots} slots, {} of tokens so far, one step of {} rows, with prompts of {} beside running sequences",
+                "{slots} slots, {} of tokens so far, one step of {} tokens, with prompts of {} beside running sequences",
                 Bytes(overheads.kept_token_bytes),
                 options.step_tokens,
                 options.chunk_tokens

@@ -171,7 +171,7 @@ fn read_decode(
                 .filter(|rows| (1..=MOST_ENTRY_ROWS).contains(rows));
             let rows = rows.ok_or_else(|| {
                 wrong(format!(
-                    "expected the rows of a bucket, 1 to {MOST_ENTRY_ROWS}, as the key"
+                    "expected a bucket in tokens, 1 to {MOST_ENTRY_ROWS}, as the key"
                 ))
             })?;
             let (variant, ms) = read_entry(value).map_err(wrong)?;

@@ -56,7 +56,7 @@ impl Choice<'_> {
                 Error::file(
                     path,
                     format!(
-                        "{table}.{key} is asked for the decode bucket of {rows} rows and cannot serve it: {why}; name another family \
+                        "{table}.{key} is asked for the decode bucket of {rows} tokens and cannot serve it: {why}; name another family \
                          there, or run without the file"
                     ),
                 )
@@ -227,7 +227,7 @@ mod tests {
             named: Some(Path::new("mine.toml")),
         };
         let error = choice.decode(5, &Without(&["grouped"])).unwrap_err();
-        for part in ["mine.toml", "decode.f32.8", "5 rows", "grouped"] {
+        for part in ["mine.toml", "decode.f32.8", "5 tokens", "grouped"] {
             assert!(error.to_string().contains(part), "{error} lacks {part}");
         }
         let fits = choice.decode(5, &Without(&["swap_ab"])).unwrap();
