@@ -9,6 +9,7 @@ mod nvcc;
 
 #[cfg(feature = "cuda")]
 use std::collections::BTreeMap;
+use std::error::Error;
 use std::path::Path;
 
 fn main() {
@@ -17,7 +18,8 @@ fn main() {
     println!("cargo::rerun-if-changed=kernels/sched");
     version();
     scheduler_core();
-    if let Err(message) = kernels() {
+    if let Err(error) = kernels() {
+        let message = error.to_string();
         println!("cargo::error={}", message.replace('\n', "\ncargo::error="));
     }
     #[cfg(feature = "bindgen")]
@@ -75,7 +77,7 @@ fn scheduler_core() {
 /// Compiles `kernels/*/*.cu`, the laboratory's with the feature `lab` alone: their images one after the other in `OUT_DIR/kernels.fatbin`, and
 /// the tables of src/backend/cuda/driver/image.rs in `OUT_DIR/kernels.rs`. Spills are warnings; with TAILGRAPH_DENY_SPILLS=1 they are errors.
 #[cfg(feature = "cuda")]
-fn kernels() -> Result<(), String> {
+fn kernels() -> Result<(), Box<dyn Error + Send + Sync>> {
     println!("cargo::rerun-if-changed=kernels");
     for variable in [
         "NVCC",
@@ -97,12 +99,12 @@ fn kernels() -> Result<(), String> {
                 println!("cargo::warning={line}");
             }
         }
-        let named = |error: String| format!("{}: {error}", image.cubin().display());
-        let [cubin, fat_binary] = [image.cubin(), image.fat_binary()].map(std::fs::read);
-        let cubin = cubin.map_err(|error| named(error.to_string()))?;
+        let [cubin, fat_binary] = [image.cubin(), image.fat_binary()].map(fs_err::read);
+        let cubin = cubin?;
+        let named = |error| format!("{}: {error}", image.cubin().display());
         let file = object::File::parse(&*cubin).map_err(|error| named(error.to_string()))?;
         let (architecture, image_at) = (image.architecture, images.len());
-        for kernel in cubin::kernels(&file).map_err(named)? {
+        for kernel in cubin::kernels(&file).map_err(|error| named(error.to_string()))? {
             let cubin::Kernel {
                 name,
                 registers,
@@ -116,19 +118,18 @@ fn kernels() -> Result<(), String> {
                 .insert((name.clone(), architecture), built)
                 .is_some()
             {
-                return Err(named(format!("{name} stands in another unit too")));
+                return Err(named(format!("{name} stands in another unit too")).into());
             }
         }
-        for (name, values) in cubin::constants(&file).map_err(named)? {
+        for (name, values) in cubin::constants(&file).map_err(|error| named(error.to_string()))? {
             let built = format!("({name:?}, &{values:?}),");
             let before = constants.insert(name.clone(), built.clone());
             if before.is_some_and(|before| before != built) {
-                return Err(named(format!(
-                    "{name} is {values:?}, and something else in another image"
-                )));
+                let message = format!("{name} is {values:?}, and something else in another image");
+                return Err(named(message).into());
             }
         }
-        images.extend(fat_binary.map_err(|error| named(error.to_string()))?);
+        images.extend(fat_binary?);
         // The driver reads an image in place and wants it aligned like a section of its own.
         images.resize(images.len().next_multiple_of(64), 0);
     }
@@ -139,7 +140,7 @@ fn kernels() -> Result<(), String> {
 
 /// No kernels, for all architectures.
 #[cfg(not(feature = "cuda"))]
-fn kernels() -> Result<(), String> {
+fn kernels() -> Result<(), Box<dyn Error + Send + Sync>> {
     write_kernels(&[], &["sm_80", "sm_90a", "sm_100"], "", "")
 }
 
@@ -149,7 +150,7 @@ fn write_kernels(
     architectures: &[&str],
     kernels: &str,
     constants: &str,
-) -> Result<(), String> {
+) -> Result<(), Box<dyn Error + Send + Sync>> {
     let out_dir = std::env::var("OUT_DIR").expect("cargo sets OUT_DIR");
     let tables = format!(
         "pub static ARCHITECTURES: &[&str] = &{architectures:?};\n\

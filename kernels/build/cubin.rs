@@ -1,6 +1,7 @@
 //! What the kernels in a cubin take, and the numbers that they leave for their launchers: read from its ELF sections, which ptxas and
 //! nvlink write alike for every architecture.
 
+use crate::nvcc::Result;
 use object::{File, Object, ObjectSection, ObjectSymbol, SymbolIndex};
 use std::collections::BTreeMap;
 
@@ -24,13 +25,11 @@ const EIATTR_REGCOUNT: u8 = 0x2f;
 const EIFMT_SVAL: u8 = 4;
 
 /// The kernels of ours in a cubin.
-pub fn kernels(file: &File) -> Result<Vec<Kernel>, String> {
-    let info = |name: &str| {
-        let section = file
-            .section_by_name(name)
-            .ok_or(format!("no section {name}"))?;
-        attributes(section.data().map_err(|error| error.to_string())?)
-            .ok_or(format!("section {name} is cut off"))
+pub fn kernels(file: &File) -> Result<Vec<Kernel>> {
+    let info = |name: &str| -> Result<_> {
+        let section = file.section_by_name(name);
+        let section = section.ok_or(format!("no section {name}"))?;
+        Ok(attributes(section.data()?).ok_or(format!("section {name} is cut off"))?)
     };
     let mut kernels = vec![];
     for (attribute, value) in info(".nv.info")? {
@@ -40,9 +39,8 @@ pub fn kernels(file: &File) -> Result<Vec<Kernel>, String> {
         if attribute != EIATTR_REGCOUNT {
             continue;
         }
-        let symbol = file.symbol_by_index(SymbolIndex(symbol as usize));
-        let name = symbol.and_then(|symbol| symbol.name());
-        let name = name.map_err(|error| error.to_string())?.to_owned();
+        let symbol = file.symbol_by_index(SymbolIndex(symbol as usize))?;
+        let name = symbol.name()?.to_owned();
         // The device runtime has kernels of its own.
         if !name.starts_with("tg_") {
             continue;
@@ -71,8 +69,8 @@ pub fn kernels(file: &File) -> Result<Vec<Kernel>, String> {
 
 /// Overwrites the PTX that `-lineinfo` keeps beside the machine code with zeros, which pack to nothing: it is half of a cubin, and the
 /// driver unpacks all of that at each start. Source lines stay. The sections stay too, since taking them out would move the others.
-pub fn clear_ptx(cubin: &mut [u8]) -> Result<(), String> {
-    let file = File::parse(&*cubin).map_err(|error| error.to_string())?;
+pub fn clear_ptx(cubin: &mut [u8]) -> Result<()> {
+    let file = File::parse(&*cubin)?;
     let sections = file.sections();
     let of_ptx = sections.filter(|section| {
         section
@@ -104,23 +102,18 @@ fn attributes(mut data: &[u8]) -> Option<Vec<(u8, Vec<u32>)>> {
 }
 
 /// The arrays of numbers in a cubin, by their names.
-pub fn constants(file: &File) -> Result<BTreeMap<String, Vec<u32>>, String> {
+pub fn constants(file: &File) -> Result<BTreeMap<String, Vec<u32>>> {
     let mut found = BTreeMap::new();
     for symbol in file.symbols() {
-        let name = symbol.name().map_err(|error| error.to_string())?;
+        let name = symbol.name()?;
         if !name.starts_with("tg_") || !name.ends_with(CONSTANTS) {
             continue;
         }
-        let section = symbol
-            .section_index()
-            .ok_or(format!("{name} lies in no section"))?;
-        let section = file
-            .section_by_index(section)
-            .map_err(|error| error.to_string())?;
-        let data = section.data_range(symbol.address(), symbol.size());
-        let data = data
-            .map_err(|error| error.to_string())?
-            .ok_or(format!("{name} has no data"))?;
+        let section = symbol.section_index();
+        let section = section.ok_or(format!("{name} lies in no section"))?;
+        let section = file.section_by_index(section)?;
+        let data = section.data_range(symbol.address(), symbol.size())?;
+        let data = data.ok_or(format!("{name} has no data"))?;
         found.insert(name.to_owned(), words_of(data));
     }
     Ok(found)

@@ -1,13 +1,15 @@
 //! Finds nvcc and compiles kernels/*/*.cu into an image for each unit and GPU that we run on.
 
 use crate::cubin;
+use fs_err as fs;
+use rayon::prelude::*;
 use std::env;
-use std::fs::File;
+use std::error::Error;
 use std::hash::{DefaultHasher, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, SystemTime};
+
+pub type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 /// Families lie in folders of this one, and include each other's headers by their paths from here.
 const KERNELS: &str = "kernels";
@@ -40,8 +42,8 @@ impl Image {
     }
 
     /// What the compiler and the linker printed.
-    pub fn printed(&self) -> Result<String, String> {
-        std::fs::read_to_string(self.log()).map_err(|error| said(&self.log(), &error))
+    pub fn printed(&self) -> Result<String> {
+        Ok(fs::read_to_string(self.log())?)
     }
 }
 
@@ -49,7 +51,7 @@ impl Image {
 ///
 /// NVCC or CUDA_HOME decide where they are set; else the pinned toolchain in .cuda, which someone put there
 /// for this; else whatever the machine has.
-pub fn find() -> Result<PathBuf, String> {
+pub fn find() -> Result<PathBuf> {
     let found = if let Some(nvcc) = env::var_os("NVCC") {
         existing(PathBuf::from(&nvcc)).ok_or(format!(
             "NVCC is {nvcc:?}, and no such file exists: name nvcc itself, or unset it"
@@ -59,7 +61,7 @@ pub fn find() -> Result<PathBuf, String> {
             "CUDA_HOME is {home:?}, which has no bin/nvcc: name a CUDA 13 toolkit, or unset it"
         ))?
     } else {
-        wheels()
+        files(WHEELS)
             .into_iter()
             .chain(env::split_paths(&env::var_os("PATH").unwrap_or_default()).map(|dir| dir.join("nvcc")))
             .chain([PathBuf::from("/usr/local/cuda/bin/nvcc")])
@@ -80,17 +82,17 @@ pub fn find() -> Result<PathBuf, String> {
             "{} is of CUDA {}, and the kernels need 13: run kernels/toolchain and unset NVCC and CUDA_HOME, or point them at a CUDA 13 toolkit",
             found.display(),
             other.unwrap_or("an unknown release")
-        )),
+        ))?,
     }
 }
 
-/// Where kernels/toolchain puts nvcc; the folder is named after the Python that made it.
-fn wheels() -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(".cuda/lib").into_iter().flatten();
-    entries
-        .flatten()
-        .map(|entry| entry.path().join("site-packages/nvidia/cu13/bin/nvcc"))
-        .collect()
+/// Where kernels/toolchain puts nvcc; a folder is named after the Python that made it.
+const WHEELS: &str = ".cuda/lib/*/site-packages/nvidia/cu13/bin/nvcc";
+
+/// Files whose paths match, sorted.
+fn files(pattern: &str) -> Vec<PathBuf> {
+    let found = glob::glob(pattern).expect("patterns are right");
+    found.flatten().collect()
 }
 
 fn existing(path: PathBuf) -> Option<PathBuf> {
@@ -98,16 +100,16 @@ fn existing(path: PathBuf) -> Option<PathBuf> {
 }
 
 /// Architectures to build for: all, or those that TAILGRAPH_ARCH names.
-pub fn architectures() -> Result<Vec<&'static str>, String> {
+pub fn architectures() -> Result<Vec<&'static str>> {
     let Ok(asked) = env::var("TAILGRAPH_ARCH") else {
         return Ok(ARCHITECTURES.to_vec());
     };
     let known = |name: &str| ARCHITECTURES.into_iter().find(|known| *known == name);
     let found: Option<Vec<_>> = asked.split(',').map(known).collect();
-    found.ok_or(format!(
+    Ok(found.ok_or(format!(
         "TAILGRAPH_ARCH is {asked:?}, expected some of {}, with commas between them",
         ARCHITECTURES.join(", ")
-    ))
+    ))?)
 }
 
 /// Types of rows, and what leaves out the other two in a unit (kernels/common/launch.cuh).
@@ -120,17 +122,11 @@ const TYPES: [(&str, &[&str]); 3] = [
 /// How a unit is compiled, by the words behind `// build:` in its first line: the architectures that its kernels have a body for, where
 /// these are not all; `types`, once for each type of rows, so that a run loads no other type's kernels; `rdc`, as relocatable device code,
 /// which kernels that launch kernels or graphs must be, and a library for that.
-fn recipe(unit: &Path) -> Result<Vec<String>, String> {
-    let text = std::fs::read_to_string(unit).map_err(|error| said(unit, &error))?;
-    let first = text
-        .lines()
-        .next()
-        .and_then(|line| line.strip_prefix("// build: "));
-    let words: Vec<String> = first
-        .unwrap_or_default()
-        .split_whitespace()
-        .map(str::to_owned)
-        .collect();
+fn recipe(unit: &Path) -> Result<Vec<String>> {
+    let text = fs::read_to_string(unit)?;
+    let first = text.lines().next().unwrap_or_default();
+    let words = first.strip_prefix("// build: ").unwrap_or_default();
+    let words: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
     let is_known = |word: &str| {
         ARCHITECTURES.contains(&word) || ["types", "rdc"].contains(&word) || word.starts_with("-l")
     };
@@ -140,7 +136,7 @@ fn recipe(unit: &Path) -> Result<Vec<String>, String> {
             "{}: its first line asks for {word:?}, expected an architecture ({}), types, rdc or a library (-lNAME)",
             unit.display(),
             ARCHITECTURES.join(", ")
-        )),
+        ))?,
     }
 }
 
@@ -152,12 +148,12 @@ fn is_for(recipe: &[String], architecture: &str) -> bool {
 
 /// Makes the image of every unit for every architecture that it is for, as many at a time as cargo allows. Images lie in the folder that
 /// TAILGRAPH_KERNEL_OBJECTS names, which builds may share, or in `out_dir`.
-pub fn build(nvcc: &Path, out_dir: &Path) -> Result<Vec<Image>, String> {
+pub fn build(nvcc: &Path, out_dir: &Path) -> Result<Vec<Image>> {
     let folder = env::var_os("TAILGRAPH_KERNEL_OBJECTS").map_or(out_dir.to_owned(), PathBuf::from);
-    std::fs::create_dir_all(&folder).map_err(|error| said(&folder, &error))?;
+    fs::create_dir_all(&folder)?;
     let architectures = architectures()?;
     let mut wanted = vec![];
-    for unit in units(Path::new(KERNELS))? {
+    for unit in files(&format!("{KERNELS}/**/*.cu")) {
         if cfg!(feature = "lab") || !is_of_lab(&unit) {
             let recipe = recipe(&unit)?;
             let types = if recipe.iter().any(|word| word == "types") {
@@ -171,30 +167,13 @@ pub fn build(nvcc: &Path, out_dir: &Path) -> Result<Vec<Image>, String> {
             }
         }
     }
-    let jobs: usize = env::var("NUM_JOBS")
-        .ok()
-        .and_then(|jobs| jobs.parse().ok())
-        .unwrap_or(1);
-    let next = AtomicUsize::new(0);
-    let make_some = || {
-        let mut made = vec![];
-        while let Some((unit, recipe, of, name)) = wanted.get(next.fetch_add(1, Ordering::Relaxed))
-        {
-            made.push(make(nvcc, unit, recipe, *of, name, &folder));
-        }
-        made
-    };
-    let made: Vec<_> = std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..jobs).map(|_| scope.spawn(make_some)).collect();
-        let made = threads
-            .into_iter()
-            .map(|thread| thread.join().expect("no compiling thread panics"));
-        made.flatten().collect()
-    });
-    let mut images = made.into_iter().collect::<Result<Vec<_>, _>>()?;
-    images.sort_by(|a, b| a.folder.cmp(&b.folder));
-    forget_old(&folder);
-    Ok(images)
+    let jobs = env::var("NUM_JOBS").ok().and_then(|jobs| jobs.parse().ok());
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(jobs.unwrap_or(1));
+    pool.build()?.install(|| {
+        let made = wanted.into_par_iter().with_max_len(1);
+        made.map(|(unit, recipe, of, name)| make(nvcc, &unit, &recipe, of, name, &folder))
+            .collect()
+    })
 }
 
 /// Whether a unit is of the laboratory (profiles/lab).
@@ -205,16 +184,16 @@ fn is_of_lab(unit: &Path) -> bool {
 }
 
 /// Where nvcc's libraries for the device lie: the wheels have `lib`, others `lib64`.
-fn libraries(nvcc: &Path) -> Result<PathBuf, String> {
+fn libraries(nvcc: &Path) -> Result<PathBuf> {
     let root = nvcc.parent().and_then(Path::parent).unwrap_or(nvcc);
     let folders = ["lib", "lib64", "targets/x86_64-linux/lib"].map(|folder| root.join(folder));
     let found = folders
         .into_iter()
         .find(|folder| folder.join("libcudadevrt.a").is_file());
-    found.ok_or(format!(
+    Ok(found.ok_or(format!(
         "{}: found no libcudadevrt.a in lib, lib64 or targets/x86_64-linux/lib, expected it beside nvcc: run kernels/toolchain",
         root.display()
-    ))
+    ))?)
 }
 
 /// One unit's image for one architecture. It is named by what it is made from, so that a unit is compiled again only where that has
@@ -226,7 +205,7 @@ fn make(
     of_type: Option<(&str, &[&str])>,
     architecture: &'static str,
     folder: &Path,
-) -> Result<Image, String> {
+) -> Result<Image> {
     let is_relocatable = recipe.iter().any(|word| word == "rdc");
     let mut options = vec!["-O3", "-std=c++17", "-lineinfo", "-I", KERNELS];
     // A kernel that asks for no number of blocks on an SM (__launch_bounds__) has the registers that it needs for one of them: left
@@ -250,16 +229,15 @@ fn make(
     made_from.write(format!("{options:?} {target} {PACKED:?} {}", size_and_age(nvcc)).as_bytes());
     for source in sources(unit)? {
         made_from.write(source.as_os_str().as_encoded_bytes());
-        made_from.write(&std::fs::read(&source).map_err(|error| said(&source, &error))?);
+        made_from.write(&fs::read(&source)?);
     }
     let name = format!("{name}.{architecture}.{:016x}", made_from.finish());
     let image = Image {
         architecture,
         folder: folder.join(&name),
     };
-    if let Ok(made) = File::open(&image.folder) {
-        let used = made.set_modified(SystemTime::now());
-        return used.map(|()| image).map_err(|error| said(folder, &error));
+    if image.folder.is_dir() {
+        return Ok(image);
     }
 
     // Another build may be at the same: each makes its own, and the name is there only when all of it is.
@@ -267,8 +245,7 @@ fn make(
         folder: folder.join(format!("{name}.{}", std::process::id())),
         ..image
     };
-    std::fs::create_dir_all(&unfinished.folder)
-        .map_err(|error| said(&unfinished.folder, &error))?;
+    fs::create_dir_all(&unfinished.folder)?;
     let object = unfinished.folder.join("object.cubin"); // nvlink knows files by their endings
     let compiled = if is_relocatable {
         &object
@@ -287,9 +264,9 @@ fn make(
         run(link.arg(&object).arg("-o").arg(unfinished.cubin()))?;
     }
     let cubin = unfinished.cubin();
-    let mut bytes = std::fs::read(&cubin).map_err(|error| said(&cubin, &error))?;
+    let mut bytes = fs::read(&cubin)?;
     cubin::clear_ptx(&mut bytes).map_err(|error| format!("{}: {error}", cubin.display()))?;
-    std::fs::write(&cubin, bytes).map_err(|error| said(&cubin, &error))?;
+    fs::write(&cubin, bytes)?;
     run(Command::new(nvcc.with_file_name("fatbinary"))
         .args(PACKED)
         .arg(format!("--create={}", unfinished.fat_binary().display()))
@@ -297,19 +274,19 @@ fn make(
             "--image3=kind=elf,sm={number},file={}",
             cubin.display()
         )))?;
-    std::fs::write(unfinished.log(), &log).map_err(|error| said(&unfinished.log(), &error))?;
-    match std::fs::rename(&unfinished.folder, &image.folder) {
-        Err(error) if !image.folder.is_dir() => Err(said(&image.folder, &error)),
+    fs::write(unfinished.log(), &log)?;
+    match fs::rename(&unfinished.folder, &image.folder) {
+        Err(error) if !image.folder.is_dir() => Err(error)?,
         _ => Ok(image),
     }
 }
 
 /// The unit, and what it includes of ours, wherever it does.
-fn sources(unit: &Path) -> Result<Vec<PathBuf>, String> {
+fn sources(unit: &Path) -> Result<Vec<PathBuf>> {
     let mut found = vec![unit.to_owned()];
     let mut at = 0;
     while at < found.len() {
-        let text = std::fs::read_to_string(&found[at]).map_err(|error| said(&found[at], &error))?;
+        let text = fs::read_to_string(&found[at])?;
         let names = text.lines().filter_map(|line| {
             line.trim_start()
                 .strip_prefix("#include \"")?
@@ -327,38 +304,6 @@ fn sources(unit: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(found)
 }
 
-/// How long an image is kept that no build has used: one that does sets the time of its folder.
-const KEPT: Duration = Duration::from_secs(7 * 24 * 60 * 60);
-
-/// Removes what no build has used for long: each change of a kernel leaves an image, and a build that was killed an unfinished one.
-fn forget_old(folder: &Path) {
-    let entries = std::fs::read_dir(folder).into_iter().flatten();
-    for path in entries.flatten().map(|entry| entry.path()) {
-        let used = path.metadata().and_then(|data| data.modified()).ok();
-        let age = used.and_then(|used| used.elapsed().ok());
-        let name = path.file_name().and_then(|name| name.to_str());
-        if age > Some(KEPT) && name.is_some_and(is_ours) {
-            // Another build may have removed it.
-            let _ = std::fs::remove_dir_all(&path);
-        }
-    }
-}
-
-/// `UNIT.ARCHITECTURE.HASH`, or that and the number of the process that was making it: nothing else in the folder is ours to remove.
-fn is_ours(name: &str) -> bool {
-    let mut parts = name.split('.').skip(1);
-    let is_hash =
-        |part: &str| part.len() == 16 && part.bytes().all(|byte| byte.is_ascii_hexdigit());
-    parts
-        .next()
-        .is_some_and(|part| ARCHITECTURES.contains(&part))
-        && parts.next().is_some_and(is_hash)
-}
-
-fn said(path: &Path, error: &std::io::Error) -> String {
-    format!("{}: {error}", path.display())
-}
-
 /// A compiler in another's place is another one.
 fn size_and_age(file: &Path) -> String {
     let found = file
@@ -367,24 +312,8 @@ fn size_and_age(file: &Path) -> String {
     format!("{found:?}")
 }
 
-/// Units below `folder`, sorted.
-fn units(folder: &Path) -> Result<Vec<PathBuf>, String> {
-    let mut found = Vec::new();
-    let entries = std::fs::read_dir(folder).map_err(|error| said(folder, &error))?;
-    for entry in entries {
-        let path = entry.map_err(|error| said(folder, &error))?.path();
-        if path.is_dir() {
-            found.extend(units(&path)?);
-        } else if path.extension().is_some_and(|found| found == "cu") {
-            found.push(path);
-        }
-    }
-    found.sort();
-    Ok(found)
-}
-
 /// Runs a command to its end and gives what it printed; a failure gives it as the error.
-fn run(command: &mut Command) -> Result<String, String> {
+fn run(command: &mut Command) -> Result<String> {
     let output = command
         .output()
         .map_err(|error| format!("{}: {error}", command.get_program().display()))?;
@@ -395,6 +324,6 @@ fn run(command: &mut Command) -> Result<String, String> {
         Err(format!(
             "{command:?} failed ({}):\n{printed}",
             output.status
-        ))
+        ))?
     }
 }
