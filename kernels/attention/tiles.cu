@@ -17,8 +17,8 @@
  *
  * Bound: the tensor cores, 4 D FLOP for each pair (row, head) and key, in f32 six times as many, for chunks; memory for single rows. A prompt
  * of 8,192 (32 heads and 8 kv heads of 64) took 1,716 us on an H100 in bf16, 160 TFLOP/s (profiles/log/prompts.md). An f32 prompt of 2,048
- * is 17.2 GFLOP a layer, 103 as parts: on an H200 170 us at the 610 TFLOP/s or so that mma.sync reaches there. For 192 mma, 1,230 cycles, a
- * warp issues about 1,100 instructions, and shared memory is busy for 1,400 cycles: 195 us, so that about 300 are expected.
+ * is 17.2 GFLOP a layer, 103 as parts, 170 us on an H200 at the 610 TFLOP/s or so that mma.sync reaches there; measured 375. For 192 mma,
+ * 1,230 cycles, a warp issues about 1,100 instructions, and shared memory is busy for 1,400 cycles.
  *
  * Launch: grid = (most query tiles, kv_heads, (heads / kv_heads) / TILE rounded up), block = TILE_THREADS, shared = KeyRun<T, D>::SHARED.
  */

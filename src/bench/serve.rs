@@ -4,17 +4,16 @@ use super::args::{LISTS, Measurement, SharedArgs, options, points, positive};
 use super::output::Column;
 use super::ranges::{self, Lengths, List};
 use super::{Kind, Point};
-use clap::{ArgGroup, Args};
+use clap::Args;
 
 #[derive(Debug, Clone, Args)]
 #[command(after_help = LISTS, next_help_heading = "Workload")]
-#[command(group(ArgGroup::new("load").required(true).multiple(true).args(["request_rate", "max_concurrency"])))]
 pub struct ServeArgs {
     /// Requests a second, arriving as a Poisson process; inf is all at once
     #[arg(long, value_name = "RATES", value_delimiter = ',', value_parser = rate)]
     request_rate: Vec<f64>,
-    /// The most requests in flight. The next is sent when one ends, and its times count from then. Without --request-rate nothing
-    /// else holds requests back
+    /// The most requests in flight. The next is sent when one ends, and its times count from then [default: --batch, or as many as
+    /// --request-rate sends]
     #[arg(long, value_name = "LIST", value_parser = positive)]
     max_concurrency: Option<List>,
     /// How many requests arrive [default: 4 times the batch]
@@ -57,8 +56,9 @@ impl ServeArgs {
     pub fn measurement(&self) -> Measurement<'_> {
         let in_flight = self.max_concurrency.as_ref();
         let in_flight = options(in_flight.map_or(&[], |list| &list.0[..]));
+        let closed = self.request_rate.is_empty();
         let mut rates = options(&self.request_rate);
-        if rates == [None] {
+        if closed {
             rates = vec![Some(f64::INFINITY)];
         }
         let batches = self.batch.as_ref().map_or(&[0][..], |list| &list.0);
@@ -75,7 +75,7 @@ impl ServeArgs {
                         batch,
                         requests: self.num_prompts.unwrap_or(batch.saturating_mul(4)),
                         rate,
-                        most_in_flight,
+                        most_in_flight: most_in_flight.or(closed.then_some(batch)),
                         ..point
                     });
                 }

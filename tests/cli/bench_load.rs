@@ -43,6 +43,11 @@ fn a_closed_loop_holds_as_many_sequences_as_are_in_flight() {
     assert_eq!(number(&row, "total_output_tokens"), 72.0);
     // Nobody waits for a place: a first token comes in one step, however late the request.
     assert!(number(&row, "p99_ttft_ms") < number(&row, "duration") * 1e3 / 2.0);
+    let row = one(&[&load[..], &["-b", "2"]].concat());
+    assert_eq!(
+        (&row["max_concurrency"], &row["batch"]),
+        (&2.into(), &2.into())
+    );
 
     let rated = [&load[..], &["--max-concurrency", "1,2", "-b", "4"]].concat();
     let rated = [&rated[..], &["--request-rate", "400", "-r", "1"]].concat();

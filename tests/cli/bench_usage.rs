@@ -36,10 +36,6 @@ fn wrong_usage_says_what_was_expected() {
         ),
         (&["score", "--steps", "x"], "unexpected argument '--steps'"),
         (
-            &["serve"],
-            "<--request-rate <RATES>|--max-concurrency <LIST>>",
-        ),
-        (
             &["serve", "--max-concurrency", "3000"],
             ": 3000 sequences at once: expected 1 to 1024",
         ),

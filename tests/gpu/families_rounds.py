@@ -109,7 +109,7 @@ def plan(buckets, options, vocabulary, draw):
             rounds.append(Round(("mixed", rows), False, [prompt(min(tokens, options.step_tokens))], 1))
         count = min(rows // SHORT, options.max_seqs - 1)
         if rows < 2 * SHORT * count:
-            ahead = prompts(1 + count // AHEAD, options.step_tokens)
+            ahead = prompts(2 + count // AHEAD, options.step_tokens)
             rounds.append(Round(("mixed", rows), True, prompts(count, SHORT), 1, ahead))
     for rows in buckets["decode"]:
         for _ in range(-(-LEAST_NEW // (rows * NEW))):
