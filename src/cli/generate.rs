@@ -317,7 +317,11 @@ fn check_paths(args: &GenerateArgs, opened: &Opened, trace: Option<&TraceTo<'_>>
         .writes("--errors", args.errors.as_deref())
         .writes_job(args.output.as_deref().filter(|path| is_file_output(path)))
         .writes_shard(args.shard.and(args.output.as_deref()))
-        .writes_records(args.job.record.record.as_deref(), opened.targets().count())?
+        .writes_each(
+            "--record",
+            args.job.record.record.as_deref(),
+            opened.targets().count(),
+        )?
         .writes("--output", trace.map(|trace| trace.path));
     let files = if args.job.prompts.is_empty() {
         files.reads_rows(args.job.input.as_deref())

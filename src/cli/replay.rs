@@ -8,8 +8,8 @@ use crate::backend::device::{EngineSpec, Stages};
 use crate::backend::{SharedSink, UnreadLogits};
 use crate::error::{Error, Result};
 use crate::io::identity::Identity;
-use crate::io::record::{Header, Line, Reader, of_recording};
-use crate::io::replay::replay;
+use crate::io::record::{Header, Line, Reader, of_recording, recordings};
+use crate::io::replay::{Replayed, replay};
 use crate::model::fingerprint::fingerprint;
 use crate::model::{DType, ModelSource};
 use crate::plan::{Limits, Plan};
@@ -22,7 +22,28 @@ use std::path::Path;
 use std::sync::Arc;
 
 pub fn run(args: ReplayArgs) -> Result<Exit> {
-    let mut recording = Reader::open(&args.record)?;
+    let recordings = recordings(&args.record);
+    let mut exit = Exit::Done;
+    for record in &recordings {
+        let replayed = replay_one(&args, record)?;
+        if recordings.len() > 1 {
+            print(format!("{}: ", quote::visible(record.display())).as_bytes())?;
+        }
+        print(format!("{replayed}\n").as_bytes())?;
+        if replayed.difference.is_some() {
+            exit = Exit::Disagreed;
+        } else if !replayed.complete {
+            warn(&format!(
+                "{}: the recorded run did not come to its end, and what it has was replayed",
+                record.display()
+            ));
+        }
+    }
+    Ok(exit)
+}
+
+fn replay_one(args: &ReplayArgs, record: &Path) -> Result<Replayed> {
+    let mut recording = Reader::open(record)?;
     let header = recording.header.clone();
     if let Some(way @ (LaunchWay::DeviceGraph | LaunchWay::HostGraphAhead)) = args.launch {
         return Err(Error::Usage(format!(
@@ -30,7 +51,7 @@ pub fn run(args: ReplayArgs) -> Result<Exit> {
             way.name()
         )));
     }
-    let spec = run_spec(args, &header)?;
+    let spec = run_spec(args.clone(), &header)?;
     check_model(&recording, &spec.model)?;
     let target = Target::of(&spec)?;
     spec.device.warn_if_passed_over();
@@ -39,18 +60,7 @@ pub fn run(args: ReplayArgs) -> Result<Exit> {
     let plan = plan(&path, &spec, &target, &header)?;
     check_prompts(&path, plan.config.vocab_size as u32)?;
     let stages = stages(&spec.model, &target, &plan, &header).map_err(recorded)?;
-    let replayed = replay(&mut recording, stages).map_err(recorded)?;
-    print(format!("{replayed}\n").as_bytes())?;
-    if replayed.difference.is_some() {
-        return Ok(Exit::Disagreed);
-    }
-    if !replayed.complete {
-        warn(&format!(
-            "{}: the recorded run did not come to its end, and what it has was replayed",
-            path.display()
-        ));
-    }
-    Ok(Exit::Done)
+    replay(&mut recording, stages).map_err(recorded)
 }
 
 /// # Errors

@@ -303,7 +303,11 @@ fn keep_apart(args: &ScoreArgs, spec: &RunSpec) -> Result<()> {
         .writes("--output", args.output.as_deref().or(printed))
         .writes("--errors", args.errors.as_deref())
         .writes_shard(args.shard.and(args.output.as_deref()))
-        .writes_records(args.record.record.as_deref(), 1 + spec.replicas().len())?
+        .writes_each(
+            "--record",
+            args.record.record.as_deref(),
+            1 + spec.replicas().len(),
+        )?
         .keep_apart()
 }
 

@@ -10,52 +10,54 @@ use crate::bench::output::number;
 use crate::error::{Error, Result};
 use crate::files::names::beside;
 use crate::files::resolve;
-use crate::io::record::Reader;
+use crate::io::record::{Reader, record_paths, recordings};
 use crate::telemetry::{say, warn};
 use crate::trace::about::HostClock;
 use crate::trace::kernels::{Bucket, Kernels, Operation};
 use crate::trace::{About, convert};
 use std::io::Write;
+use std::path::Path;
 
 pub fn run(args: TraceArgs) -> Result<Exit> {
     let (output, quiet, parts) = (args.output.clone(), args.job.quiet, args.kernels);
-    let (exit, about) = match &args.from {
-        Some(record) => {
-            Files::default()
-                .reads("--from", [record.as_path()])
-                .writes("--output", Some(&output))
-                .keep_apart()?;
-            let about = convert(&mut Reader::open(record)?, &output)?;
-            if !about.complete {
-                warn(&format!(
-                    "{}: the recorded run did not come to its end, and what it has was traced",
-                    record.display()
-                ));
+    let say_of = |about: &About, name: &Path| {
+        if !quiet {
+            say(&format!("{}: {}", name.display(), summary(about)));
+            if let Some(kernels) = &about.kernels {
+                table(kernels).lines().for_each(say);
             }
-            (Exit::Done, Some(about))
-        }
-        None => {
-            let to = TraceTo {
-                path: &output,
-                parts,
-            };
-            serve(job(args)?, Some(to))?
         }
     };
-    if let Some(about) = about
-        && !quiet
-    {
+    let Some(record) = &args.from else {
+        let to = TraceTo {
+            path: &output,
+            parts,
+        };
+        let (exit, about) = serve(job(args)?, Some(to))?;
         // One that did not come to its end is under the name of an unfinished file.
         let name = match (exit, resolve::place(&output)) {
             (Exit::Interrupted, Some(place)) => beside(&place, ".partial"),
             _ => output,
         };
-        say(&format!("{}: {}", name.display(), summary(&about)));
-        if let Some(kernels) = &about.kernels {
-            table(kernels).lines().for_each(say);
+        about.iter().for_each(|about| say_of(about, &name));
+        return Ok(exit);
+    };
+    let records = recordings(record);
+    Files::default()
+        .reads("--from", &records)
+        .writes_each("--output", Some(&output), records.len())?
+        .keep_apart()?;
+    for (record, output) in records.iter().zip(record_paths(&output, records.len())) {
+        let about = convert(&mut Reader::open(record)?, &output)?;
+        if !about.complete {
+            warn(&format!(
+                "{}: the recorded run did not come to its end, and what it has was traced",
+                record.display()
+            ));
         }
+        say_of(&about, &output);
     }
-    Ok(exit)
+    Ok(Exit::Done)
 }
 
 fn job(args: TraceArgs) -> Result<GenerateArgs> {

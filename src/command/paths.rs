@@ -85,23 +85,28 @@ impl Files {
         self
     }
 
-    /// The recordings of so many replicas: of several each has a file of its own.
+    /// The recordings of so many replicas, or what is made of them: of several each has a file of its own.
     ///
     /// # Errors
     /// [`Error::Usage`] where several are to go to one stream.
-    pub fn writes_records(self, path: Option<&Path>, replicas: usize) -> Result<Self> {
+    pub fn writes_each(
+        self,
+        flag: &'static str,
+        path: Option<&Path>,
+        replicas: usize,
+    ) -> Result<Self> {
         let Some(path) = path else {
             return Ok(self);
         };
         let is_file = matches!(resolve(path), Ok(Resolved::Place(_)) | Err(_));
         if replicas > 1 && !is_file {
             return Err(Error::Usage(format!(
-                "--record {}: found a stream, expected the name of a file, of which each of the {replicas} devices has one with its number",
+                "{flag} {}: found a stream, expected the name of a file, of which each of the {replicas} devices has one with its number",
                 path.display()
             )));
         }
         let paths = record_paths(path, replicas).into_iter();
-        Ok(paths.fold(self, |files, path| files.writes("--record", Some(&path))))
+        Ok(paths.fold(self, |files, path| files.writes(flag, Some(&path))))
     }
 
     /// The record of what the rows of `output` answer, beside it.

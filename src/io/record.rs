@@ -75,20 +75,32 @@ impl Writer {
 
 /// Where the runs of so many replicas are recorded: of several each in a file of its own, `run.0.jsonl` of `run.jsonl`.
 pub fn record_paths(path: &Path, replicas: usize) -> Vec<PathBuf> {
-    if replicas < 2 {
+    match replicas {
+        0 | 1 => vec![path.to_owned()],
+        _ => (0..replicas)
+            .map(|replica| numbered(path, replica))
+            .collect(),
+    }
+}
+
+/// The recordings of a run: the file, or where no such file is there, those of its replicas.
+pub fn recordings(path: &Path) -> Vec<PathBuf> {
+    let all = (0..).map(|replica| numbered(path, replica));
+    let replicas: Vec<_> = all.take_while(|path| path.exists()).collect();
+    if path.exists() || replicas.is_empty() {
         return vec![path.to_owned()];
     }
-    let (stem, ending) = (path.file_stem(), path.extension());
-    let numbered = |replica: usize| {
-        let mut name = stem.unwrap_or_default().to_owned();
-        name.push(format!(".{replica}"));
-        if let Some(ending) = ending {
-            name.push(".");
-            name.push(ending);
-        }
-        path.with_file_name(name)
-    };
-    (0..replicas).map(numbered).collect()
+    replicas
+}
+
+fn numbered(path: &Path, replica: usize) -> PathBuf {
+    let mut name = path.file_stem().unwrap_or_default().to_owned();
+    name.push(format!(".{replica}"));
+    if let Some(ending) = path.extension() {
+        name.push(".");
+        name.push(ending);
+    }
+    path.with_file_name(name)
 }
 
 /// Whether a file is there that begins as a recording of any version.

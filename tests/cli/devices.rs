@@ -257,3 +257,49 @@ fn recordings_of_several_devices_are_files() {
         }
     }
 }
+
+/// By the name that `--record` had, `replay` and `trace` take the recordings of all devices.
+#[test]
+fn recordings_of_several_devices_are_one_set() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let rows: String = (1..9)
+        .map(|n| format!("{{\"input_ids\":[{n},8,80]}}\n"))
+        .collect();
+    std::fs::write(path("rows.jsonl"), rows).unwrap();
+    let (rows, record, trace) = (path("rows.jsonl"), path("run.jsonl"), path("t.json"));
+    let generate = [
+        "generate",
+        "-m",
+        "random:tiny",
+        "--device",
+        "cpu:0,1",
+        "-n",
+        "4",
+        "-q",
+        "-i",
+        text(&rows),
+        "--record",
+        text(&record),
+        "-o",
+        "/dev/null",
+    ];
+    assert_eq!(run(&generate).code, 0);
+    let replay = ["replay", "-m", "random:tiny", "--device", "cpu", "--record"];
+    let replayed = run(&[&replay[..], &[text(&record)]].concat());
+    assert_eq!(replayed.code, 0, "{}", replayed.stderr);
+    let equal: Vec<&str> = replayed.stdout.lines().collect();
+    assert_eq!(equal.len(), 2);
+    for (device, line) in equal.iter().enumerate() {
+        let named = line.contains(&format!("run.{device}.jsonl: "));
+        assert!(named && line.ends_with(": equal"), "{line}");
+    }
+    let traced = run(&["trace", "--from", text(&record), "-o", text(&trace)]);
+    assert_eq!(traced.code, 0, "{}", traced.stderr);
+    assert!(path("t.0.json").is_file() && path("t.1.json").is_file() && !trace.exists());
+    let one = run(&["trace", "--from", text(&record), "-o", "/dev/stdout"]);
+    one.fails_in_a_line(2, &["--output", "each of the 2 devices"]);
+    // A device's that is missing ends the set; none at all is the file that was asked for.
+    std::fs::remove_file(path("run.0.jsonl")).unwrap();
+    run(&[&replay[..], &[text(&record)]].concat()).fails(1, &["run.jsonl", "found no such file"]);
+}

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 #[derive(Debug, Clone, Args)]
 #[command(after_help = EXIT_CODES)]
 pub struct ReplayArgs {
-    /// What `generate --record` or `score --record` wrote
+    /// What `generate --record` or `score --record` wrote. Of several devices: the same FILE, and each device's is replayed
     #[arg(long, value_name = "FILE")]
     pub record: PathBuf,
     #[command(flatten)]

@@ -184,7 +184,8 @@ pub struct TraceArgs {
     /// The trace, as JSON of Chrome's trace event format
     #[arg(long, short, value_name = "FILE")]
     pub output: PathBuf,
-    /// Run nothing: make the trace of a run that `generate --record` or `score --record` recorded
+    /// Run nothing: make the trace of a run that `generate --record` or `score --record` recorded; of several devices one each:
+    /// trace.0.json of trace.json
     #[arg(long, value_name = "RECORD", conflicts_with_all = ["prompts", "model", "input", "answers", "record", "lines", "system", "raw", "chat_template"])]
     pub from: Option<PathBuf>,
     /// Also time each step's kernels (on the CPU its operations), and print a table of each operation's time beside its floor
