@@ -92,16 +92,16 @@ fn kernels() -> Result<(), Box<dyn Error + Send + Sync>> {
     let out_dir = std::env::var("OUT_DIR").expect("cargo sets OUT_DIR");
     let (mut images, mut kernels, mut constants) = (vec![], BTreeMap::new(), BTreeMap::new());
     for image in nvcc::build(&nvcc::find()?, Path::new(&out_dir))? {
-        for line in image.printed()?.lines() {
+        for line in fs_err::read_to_string(image.file("log"))?.lines() {
             if line.contains("spilled") && denies_spills {
                 println!("cargo::error={line}: use fewer registers or smaller tiles");
             } else if line.contains("warning") {
                 println!("cargo::warning={line}");
             }
         }
-        let [cubin, fat_binary] = [image.cubin(), image.fat_binary()].map(fs_err::read);
+        let [cubin, fat_binary] = ["cubin", "fatbin"].map(|name| fs_err::read(image.file(name)));
         let cubin = cubin?;
-        let named = |error| format!("{}: {error}", image.cubin().display());
+        let named = |error| format!("{}: {error}", image.file("cubin").display());
         let file = object::File::parse(&*cubin).map_err(|error| named(error.to_string()))?;
         let (architecture, image_at) = (image.architecture, images.len());
         for kernel in cubin::kernels(&file).map_err(|error| named(error.to_string()))? {

@@ -29,21 +29,9 @@ pub struct Image {
 }
 
 impl Image {
-    pub fn cubin(&self) -> PathBuf {
-        self.folder.join("cubin")
-    }
-
-    pub fn fat_binary(&self) -> PathBuf {
-        self.folder.join("fatbin")
-    }
-
-    fn log(&self) -> PathBuf {
-        self.folder.join("log")
-    }
-
-    /// What the compiler and the linker printed.
-    pub fn printed(&self) -> Result<String> {
-        Ok(fs::read_to_string(self.log())?)
+    /// `cubin`, `fatbin`, or `log`, which is what the compiler printed.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
     }
 }
 
@@ -226,7 +214,9 @@ fn make(
 
     let mut made_from = DefaultHasher::new();
     made_from.write(concat!(include_str!("nvcc.rs"), include_str!("cubin.rs")).as_bytes());
-    made_from.write(format!("{options:?} {target} {PACKED:?} {}", size_and_age(nvcc)).as_bytes());
+    // A compiler in another's place is another one.
+    let (size, age) = (fs::metadata(nvcc)?.len(), fs::metadata(nvcc)?.modified()?);
+    made_from.write(format!("{options:?} {target} {PACKED:?} {size} {age:?}").as_bytes());
     for source in sources(unit)? {
         made_from.write(source.as_os_str().as_encoded_bytes());
         made_from.write(&fs::read(&source)?);
@@ -250,7 +240,7 @@ fn make(
     let compiled = if is_relocatable {
         &object
     } else {
-        &unfinished.cubin()
+        &unfinished.file("cubin")
     };
     let mut compile = Command::new(nvcc);
     compile.args(&options).arg(&target).arg("-cubin").arg(unit);
@@ -261,20 +251,20 @@ fn make(
             .arg("-L")
             .arg(libraries(nvcc)?);
         link.args(recipe.iter().filter(|word| word.starts_with("-l")));
-        run(link.arg(&object).arg("-o").arg(unfinished.cubin()))?;
+        run(link.arg(&object).arg("-o").arg(unfinished.file("cubin")))?;
     }
-    let cubin = unfinished.cubin();
+    let cubin = unfinished.file("cubin");
     let mut bytes = fs::read(&cubin)?;
     cubin::clear_ptx(&mut bytes).map_err(|error| format!("{}: {error}", cubin.display()))?;
     fs::write(&cubin, bytes)?;
     run(Command::new(nvcc.with_file_name("fatbinary"))
         .args(PACKED)
-        .arg(format!("--create={}", unfinished.fat_binary().display()))
+        .arg(format!("--create={}", unfinished.file("fatbin").display()))
         .arg(format!(
             "--image3=kind=elf,sm={number},file={}",
             cubin.display()
         )))?;
-    fs::write(unfinished.log(), &log)?;
+    fs::write(unfinished.file("log"), &log)?;
     match fs::rename(&unfinished.folder, &image.folder) {
         Err(error) if !image.folder.is_dir() => Err(error)?,
         _ => Ok(image),
@@ -302,14 +292,6 @@ fn sources(unit: &Path) -> Result<Vec<PathBuf>> {
         at += 1;
     }
     Ok(found)
-}
-
-/// A compiler in another's place is another one.
-fn size_and_age(file: &Path) -> String {
-    let found = file
-        .metadata()
-        .map(|data| (data.len(), data.modified().ok()));
-    format!("{found:?}")
 }
 
 /// Runs a command to its end and gives what it printed; a failure gives it as the error.

@@ -60,27 +60,19 @@ __device__ inline void barrier_wait_cluster(uint64_t *barrier, uint32_t parity) 
   BARRIER_WAIT(".acquire.cluster", shared_address(barrier), parity);
 }
 
-/* Waits for THREADS threads of the block, whole warps, at its barrier `id`: 1 to 15, of which each is for these threads alone. (0 is
- * __syncthreads().) Any GPU. */
-template <uint32_t THREADS>
-__device__ inline void threads_meet(uint32_t id) {
-  asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
-}
-
-/* At one that the code names: as a register's value, even a constant makes ptxas order some kernels' instructions otherwise. */
-template <uint32_t THREADS, uint32_t ID>
-__device__ inline void threads_meet() {
-  asm volatile("bar.sync %0, %1;" ::"n"(ID), "n"(THREADS) : "memory");
-}
-
-/* Is among them, and does not wait. */
-template <uint32_t THREADS>
-__device__ inline void threads_arrive(uint32_t id) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(THREADS) : "memory");
-}
-template <uint32_t THREADS, uint32_t ID>
-__device__ inline void threads_arrive() {
-  asm volatile("bar.arrive %0, %1;" ::"n"(ID), "n"(THREADS) : "memory");
-}
+/* threads_meet() waits for THREADS threads of the block, whole warps, at its barrier `id`: 1 to 15, of which each is for these threads alone.
+ * (0 is __syncthreads().) threads_arrive() is among them, and does not wait. Any GPU. Where the code names the barrier it is no register's
+ * value: as such, even a constant makes ptxas order some kernels' instructions otherwise. */
+#define NAMED_BARRIER(NAME, INSTRUCTION)                                                     \
+  template <uint32_t THREADS>                                                                \
+  __device__ inline void NAME(uint32_t id) {                                                 \
+    asm volatile(INSTRUCTION " %0, %1;" ::"r"(id), "n"(THREADS) : "memory");                 \
+  }                                                                                          \
+  template <uint32_t THREADS, uint32_t ID>                                                   \
+  __device__ inline void NAME() {                                                            \
+    asm volatile(INSTRUCTION " %0, %1;" ::"n"(ID), "n"(THREADS) : "memory");                 \
+  }
+NAMED_BARRIER(threads_meet, "bar.sync")
+NAMED_BARRIER(threads_arrive, "bar.arrive")
 
 #endif

@@ -184,12 +184,8 @@ __device__ inline void store4_to_block(uint32_t p, uint32_t rank, float4 v, uint
                : "memory");
 }
 
-/* One float in the same way. A block that is alone stores it, and nothing is counted. */
-__device__ inline void store_to_block(float *p, uint32_t rank, float v, uint64_t *barrier, uint32_t blocks) {
-  if (blocks == 1) {
-    *p = v;
-    return;
-  }
+/* One float in the same way. */
+__device__ inline void store_to_block(float *p, uint32_t rank, float v, uint64_t *barrier) {
   const uint32_t to = address_at_block(shared_address(p), rank), counted = address_at_block(shared_address(barrier), rank);
   asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(to), "f"(v), "r"(counted)
                : "memory");

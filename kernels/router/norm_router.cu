@@ -137,8 +137,8 @@ __device__ inline void route_step(const tg_choosing_args &arrays, const tg_route
   };
   if (threadIdx.x < rows * ROUTE_EACH) {
     const uint32_t r = threadIdx.x / ROUTE_EACH, e = threadIdx.x % ROUTE_EACH;
-    store_to_block(&scratch.sums[r][share][group * ROUTE_EACH + e], 0, sum_of_warps(r, e), &summed, blocks);
-    if (group == 0 && e < blocks) store_to_block(&scratch.squares[r][share], e, sum_of_warps(r, ROUTE_EACH), &summed, blocks);
+    store_to_block(&scratch.sums[r][share][group * ROUTE_EACH + e], 0, sum_of_warps(r, e), &summed);
+    if (group == 0 && e < blocks) store_to_block(&scratch.squares[r][share], e, sum_of_warps(r, ROUTE_EACH), &summed);
   }
   if constexpr (WORDS > 1) {
     weigh(1);
@@ -146,7 +146,7 @@ __device__ inline void route_step(const tg_choosing_args &arrays, const tg_route
     multiply();
     __syncthreads();
     const uint32_t r = threadIdx.x / ROUTE_EACH, e = threadIdx.x % ROUTE_EACH;
-    if (r < rows) store_to_block(&scratch.sums[r][share][WARP + group * ROUTE_EACH + e], 0, sum_of_warps(r, e), &summed, blocks);
+    if (r < rows) store_to_block(&scratch.sums[r][share][WARP + group * ROUTE_EACH + e], 0, sum_of_warps(r, e), &summed);
   }
   barrier_wait_cluster(&summed, 0);
   auto scale_of = [&](uint32_t r) { return 1.0f / sqrtf((scratch.squares[r][0] + scratch.squares[r][1]) / hidden + args.eps); };

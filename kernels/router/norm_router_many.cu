@@ -126,7 +126,7 @@ __device__ inline void multiply_tiles(RouteMany<WORDS> &shared, Pipeline<RouteMa
     if (const uint32_t r = last / Many::BLOCKS, b = last % Many::BLOCKS; r < Many::ROWS && b < share.blocks) {
       float sum = 0.0f;
       for (uint32_t w = 0; w < MULTIPLIERS; w++) sum += parts[w][r][Many::EXPERTS];
-      store_to_block(&shared.squares[h.at][r][share.rank], b, sum, shared.summed + h.at, share.blocks);
+      store_to_block(&shared.squares[h.at][r][share.rank], b, sum, shared.summed + h.at);
     }
   }
 }

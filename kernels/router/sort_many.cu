@@ -27,7 +27,7 @@ struct SortTogether {
     barrier_arrive_expecting(summed, blocks() * MAX_EXPERTS * sizeof(float));
   }
   __device__ inline uint32_t sum(uint32_t expert, uint32_t own) const {
-    for (uint32_t b = 0; b < blocks(); b++) store_to_block(&counts[rank()][expert], b, __uint_as_float(own), summed, blocks());
+    for (uint32_t b = 0; b < blocks(); b++) store_to_block(&counts[rank()][expert], b, __uint_as_float(own), summed);
     barrier_wait_cluster(summed, 0);
     return sum_of(expert, blocks());
   }

@@ -137,11 +137,7 @@ inline uint32_t cluster_blocks() { return simt::blocks(); }
 inline void cluster_arrive() { simt::cluster_arrive(); }
 inline void cluster_wait() { simt::cluster_wait(); }
 inline void store4_to_block(uint32_t p, uint32_t rank, float4 v, uint32_t barrier) { simt::store_and_count(p, rank, &v.x, 4, barrier); }
-inline void store_to_block(float *p, uint32_t rank, float v, uint64_t *barrier, uint32_t blocks) {
-  if (blocks == 1) {
-    *p = v;
-    return;
-  }
+inline void store_to_block(float *p, uint32_t rank, float v, uint64_t *barrier) {
   simt::store_and_count(shared_address(p), rank, &v, 1, shared_address(barrier));
 }
 
