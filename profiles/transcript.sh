@@ -57,7 +57,8 @@ rows_in() { # FILE
 
 session() {
   cd "$scratch"
-  echo "# $(uname -sm), $(nproc) cores, $(awk '/MemTotal/ { printf "%.0f GB", $2 / 1e6 }' /proc/meminfo) of memory, $device; commit $(git -C "$repository" rev-parse --short HEAD), $(date +%F)"
+  echo "# $(uname -sm), $(nproc) cores, $(awk '/MemTotal/ { printf "%.0f GB", $2 / 1e6 }' /proc/meminfo) of memory, $device; $(date +%F)"
+  [ -n "$built" ] || echo "# commit $(git -C "$repository" rev-parse --short HEAD)"
   run "git clone --quiet $(printf %q "$repository") tailgraph && cd tailgraph"
   local quick cuda command
   quick=$(block 'cargo run --release')
@@ -77,6 +78,7 @@ session() {
   fi
   # shellcheck disable=SC2016
   run 'export PATH=$PWD/target/release:$PATH'
+  run 'tailgraph --version'
   run 'for i in $(seq 100); do
   echo '\''{"custom_id": "row-'\''$i'\''", "method": "POST", "url": "/v1/chat/completions", "body": {"model": "tiny",
     "messages": [{"role": "user", "content": "Say something about the number '\''$i'\''."}], "max_tokens": '"$tokens"'}}'\'' | tr -d '\''\n'\''; echo
@@ -95,7 +97,7 @@ done > batch.jsonl; wc -l < batch.jsonl'
   kill -9 "$process"
   wait "$process" 2>/dev/null || ended=$?
   [ "$ended" = 137 ] || fail "the batch ended with $ended, expected 137 of a kill"
-  echo Killed
+  echo "# exit code $ended: killed"
 
   run 'ls'
   # Without --resume nothing is lost either.
@@ -103,11 +105,13 @@ done > batch.jsonl; wc -l < batch.jsonl'
   run "$generate" || ended=$?
   echo "# exit code $ended"
   [ "$ended" != 0 ] || fail "a journal was passed over without --resume"
-  run "$generate --resume"
+  ended=0
+  run "$generate --resume" || ended=$?
+  echo "# exit code $ended"
   run 'wc -l answers.jsonl; echo "$(grep -o '\''"custom_id":"row-[0-9]*"'\'' answers.jsonl | sort -u | wc -l) different ids"'
-  run 'head -n 1 answers.jsonl; ls answers*'
+  run 'head -n 1 answers.jsonl; ls answers*  # answers.jsonl.job.json is what --resume compares with'
   [ "$(wc -l <answers.jsonl)" = 100 ] || fail "answers.jsonl: found $(wc -l <answers.jsonl) lines, expected 100"
-  printf '\n[%4d s]\n' "$SECONDS"
+  printf '\n[%4d s] # done\n' "$SECONDS"
 }
 
 # Random weights write control characters too, which a page shows badly.

@@ -114,7 +114,7 @@ pub struct MeasuringArgs {
     /// The seed of the prompts and arrival times
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
-    /// Runs of each combination that are not measured, before the others, on every engine
+    /// Unmeasured first runs of each combination, on every engine
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub warm_up: u32,
     /// Measured runs. Each starts every engine anew and goes through all combinations

@@ -39,7 +39,10 @@ pub fn command(all: bool) -> Command {
 }
 
 fn documented(command: Command, name: &str, all: bool) -> Command {
-    let is_rare = |arg: &Arg| arg.get_long().is_some_and(|long| RARE.contains(&long));
+    let is_rare = |arg: &Arg| {
+        let in_list = arg.get_long().is_some_and(|long| RARE.contains(&long));
+        in_list && !arg.is_required_set()
+    };
     let has_rare = command.get_arguments().any(is_rare);
     let mut more = String::from("Examples:\n");
     for (what, line) in examples(Some(name)) {
@@ -225,7 +228,7 @@ tailgraph tune -m LiquidAI/LFM2-8B-A1B --dtype bf16 --bucket 1,2,4,8 -o kernels.
 A timeline by Nsight Systems:
 tailgraph profile -- generate -m random:tiny \"Where does the time go?\"
 Counters of one kernel by Nsight Compute:
-tailgraph profile --tool compute --kernel 'tg_grouped.*' -- bench decode -m random:lfm2-8b-a1b -b 32
+tailgraph profile --tool compute --kernel 'tg_route.*' -- bench -m random:tiny
 The line that would be run:
 tailgraph profile --print -- generate -m random:tiny \"Hello\"
 A small checkpoint to try things with:

@@ -45,12 +45,6 @@ pub fn run(args: ReplayArgs) -> Result<Exit> {
 fn replay_one(args: &ReplayArgs, record: &Path) -> Result<Replayed> {
     let mut recording = Reader::open(record)?;
     let header = recording.header.clone();
-    if let Some(way @ (LaunchWay::DeviceGraph | LaunchWay::HostGraphAhead)) = args.launch {
-        return Err(Error::Usage(format!(
-            "--launch {}: the host replays a schedule step by step, expected host-kernels or host-graph",
-            way.name()
-        )));
-    }
     let spec = run_spec(args.clone(), &header)?;
     check_model(&recording, &spec.model)?;
     let target = Target::of(&spec)?;

@@ -146,7 +146,7 @@ pub struct EngineArgs {
 pub struct TimedArgs {
     #[command(flatten)]
     pub model: ModelArg,
-    /// cpu, cuda, or cuda:N for a certain GPU [default: cuda where it can run, else cpu; `tune`: cuda]
+    /// cpu, cuda, or cuda:N for a certain GPU [default: cuda where it can run, else cpu]
     #[arg(long, value_name = "DEVICE", help_heading = "Model and device")]
     pub device: Option<String>,
     /// The seed of the prompts

@@ -95,8 +95,8 @@ impl ValueEnum for LaunchWay {
             Self::HostKernels => value.help("The host schedules, and launches each kernel of a step"),
             Self::HostGraph => value.help("The host schedules, and launches one captured graph a step"),
             Self::HostGraphAhead => value.help(
-                "As host-graph, but the host queues a decode step while the one before runs, wherever no sequence can end in between. Several \
-                 stages then work one after the other",
+                "As host-graph, but the host queues a decode step while the one before runs, unless a sequence could end in between. Stages \
+                 do not overlap",
             ),
             Self::DeviceGraph => value.help("The GPU schedules, and launches each step's graph itself; the host only sends requests and reads tokens"),
             Self::HostGraphEvent | Self::HostGraphBlock | Self::DeviceGraphTail => value.hide(true),
@@ -106,9 +106,18 @@ impl ValueEnum for LaunchWay {
 
 /// The ways of `--launch` in commands that serve.
 pub fn of_a_run() -> impl TypedValueParser<Value = LaunchWay> {
+    ways(|way| !way.is_of_bench())
+}
+
+/// Those in which the host launches each step by itself, as a replay does.
+pub fn of_a_replay() -> impl TypedValueParser<Value = LaunchWay> {
+    ways(|way| matches!(way, LaunchWay::HostKernels | LaunchWay::HostGraph))
+}
+
+fn ways(wanted: impl Fn(&LaunchWay) -> bool) -> impl TypedValueParser<Value = LaunchWay> {
     let ways = LaunchWay::value_variants().iter();
-    let of_runs = ways.filter(|way| !way.is_of_bench());
-    PossibleValuesParser::new(of_runs.filter_map(ValueEnum::to_possible_value))
+    let wanted = ways.filter(|way| wanted(way));
+    PossibleValuesParser::new(wanted.filter_map(ValueEnum::to_possible_value))
         .try_map(|name| LaunchWay::from_str(&name, false))
 }
 

@@ -3,7 +3,7 @@
 use super::EXIT_CODES;
 use crate::backend::LaunchWay;
 use crate::command::args::{ModelArg, PrecisionArgs};
-use crate::command::values::of_a_run;
+use crate::command::values::of_a_replay;
 use clap::Args;
 use std::path::PathBuf;
 
@@ -20,8 +20,8 @@ pub struct ReplayArgs {
     pub device: Option<String>,
     #[command(flatten)]
     pub precision: PrecisionArgs,
-    /// host-kernels or host-graph (GPUs only) [default: host-kernels]
-    #[arg(long, value_name = "WAY", value_parser = of_a_run(), help_heading = "Model and device")]
+    /// How the host launches each step (GPUs only) [default: host-kernels]
+    #[arg(long, value_name = "WAY", value_parser = of_a_replay(), help_heading = "Model and device")]
     pub launch: Option<LaunchWay>,
     /// The file of kernel variants that the recorded run had
     #[arg(long, value_name = "FILE", help_heading = "Model and device")]
@@ -75,8 +75,7 @@ pub struct SynthArgs {
     /// random:PRESET[@SEED] where PRESET is tiny, lfm2-8b-a1b, lfm2.5-8b-a1b, lfm2-24b-a2b or a path to a config.json
     #[arg(long, short, value_name = "MODEL")]
     pub model: String,
-    /// The directory to write. It must not exist yet, or be empty, and neither the current directory nor a mount point. Until it is
-    /// whole it is DIR.partial
+    /// The directory to write: new or empty, not the current one, not a mount point. Until it is whole it is DIR.partial
     #[arg(long, short, value_name = "DIR")]
     pub output: PathBuf,
     /// Size of one file of weights

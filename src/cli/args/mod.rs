@@ -52,7 +52,7 @@ pub enum Command {
     Generate(Box<GenerateArgs>),
     /// Compute the logits of token arrays, or compare them with expected ones
     Score(Box<ScoreArgs>),
-    /// Join the files of runs with --shard into the file of one run
+    /// Join the outputs of --shard runs into the file that one run writes
     Merge(MergeArgs),
     /// Measure throughput and latency over launch ways, batches, lengths and types, or compare two measurements
     Bench(Box<BenchCommand>),

@@ -61,8 +61,8 @@ pub struct SamplingArgs {
     /// Return each token's logprob and this many alternatives (0 to 20)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=MAX_LOGPROBS as i64))]
     pub logprobs: Option<u32>,
-    /// Time limit of a row, counted from when the scheduler receives it. A running row ends with its next token; a row that still
-    /// waits ends when its turn comes
+    /// Time limit of a row from when the scheduler receives it. Past it, a running row ends at its next token, a waiting one when its
+    /// turn comes
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=MAX_TIMEOUT_MS))]
     pub timeout_ms: Option<u64>,
 }

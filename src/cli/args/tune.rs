@@ -8,7 +8,8 @@ use std::path::PathBuf;
 
 #[derive(Debug, Clone, Args)]
 pub struct TuneArgs {
-    /// The file to write: --kernel-file or the built-in file, with new entries for this GPU [default: standard output]
+    /// Where to write a copy of the entries of --kernel-file, or of the built-in ones, with this GPU's new ones [default: standard
+    /// output]
     #[arg(long, short, value_name = "FILE.toml")]
     pub output: Option<PathBuf>,
     /// Types to measure; each takes 5 to 10 s a bucket
@@ -19,7 +20,7 @@ pub struct TuneArgs {
         default_value = "bf16,f32"
     )]
     pub dtype: Vec<DType>,
-    /// Decode buckets to measure, such as 1,8 or 1-256*2 [default: all that have a choice, up to 256 tokens, in bf16 and f16 on sm_90 up to 1024]
+    /// Decode buckets to measure, such as 1,8 or 1-256*2, which is 1,2,4 up to 256 [default: all that have a choice, up to 256 tokens, in bf16 and f16 on sm_90 up to 1024]
     #[arg(long, value_name = "LIST", value_parser = ranges::parse)]
     pub bucket: Option<List>,
     /// The commit that the file names as measured [default: that of the build]
