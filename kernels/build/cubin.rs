@@ -33,12 +33,9 @@ pub fn kernels(file: &File) -> Result<Vec<Kernel>> {
     };
     let mut kernels = vec![];
     for (attribute, value) in info(".nv.info")? {
-        let [symbol, registers] = value[..] else {
+        let (EIATTR_REGCOUNT, &[symbol, registers]) = (attribute, &value[..]) else {
             continue;
         };
-        if attribute != EIATTR_REGCOUNT {
-            continue;
-        }
         let symbol = file.symbol_by_index(SymbolIndex(symbol as usize))?;
         let name = symbol.name()?.to_owned();
         // The device runtime has kernels of its own.
@@ -120,8 +117,6 @@ pub fn constants(file: &File) -> Result<BTreeMap<String, Vec<u32>>> {
 }
 
 fn words_of(bytes: &[u8]) -> Vec<u32> {
-    let words = bytes.chunks_exact(4);
-    words
-        .map(|word| u32::from_le_bytes(word.try_into().expect("four bytes")))
-        .collect()
+    let (words, _) = bytes.as_chunks();
+    words.iter().map(|word| u32::from_le_bytes(*word)).collect()
 }

@@ -128,12 +128,6 @@ fn recipe(unit: &Path) -> Result<Vec<String>> {
     }
 }
 
-/// Whether a unit of this recipe has kernels for an architecture.
-fn is_for(recipe: &[String], architecture: &str) -> bool {
-    recipe.iter().all(|word| !word.starts_with("sm_"))
-        || recipe.iter().any(|word| word == architecture)
-}
-
 /// Makes the image of every unit for every architecture that it is for, as many at a time as cargo allows. Images lie in the folder that
 /// TAILGRAPH_KERNEL_OBJECTS names, which builds may share, or in `out_dir`.
 pub fn build(nvcc: &Path, out_dir: &Path) -> Result<Vec<Image>> {
@@ -149,7 +143,9 @@ pub fn build(nvcc: &Path, out_dir: &Path) -> Result<Vec<Image>> {
             } else {
                 vec![None]
             };
-            for name in architectures.iter().filter(|name| is_for(&recipe, name)) {
+            let is_for_all = recipe.iter().all(|word| !word.starts_with("sm_"));
+            let is_for = |name: &&&str| is_for_all || recipe.iter().any(|word| word == **name);
+            for name in architectures.iter().filter(is_for) {
                 let of_types = types.iter();
                 wanted.extend(of_types.map(|of| (unit.clone(), recipe.clone(), *of, *name)));
             }
@@ -166,9 +162,7 @@ pub fn build(nvcc: &Path, out_dir: &Path) -> Result<Vec<Image>> {
 
 /// Whether a unit is of the laboratory (profiles/lab).
 fn is_of_lab(unit: &Path) -> bool {
-    ["ways", "cdp"]
-        .iter()
-        .any(|family| unit.starts_with(Path::new(KERNELS).join(family)))
+    unit.starts_with("kernels/ways") || unit.starts_with("kernels/cdp")
 }
 
 /// Where nvcc's libraries for the device lie: the wheels have `lib`, others `lib64`.

@@ -64,28 +64,16 @@ pub struct Attention {
     pub pool: PagePool,
 }
 
-/// The kernel of kernels/attention/tiles.cu, which serves chunks of prompts where no [`Prompt`] does.
-#[derive(Debug)]
-pub struct Chunks {
-    kernel: Kernel,
-    shared_bytes: u32,
-}
-
-impl Chunks {
-    /// Finds the kernel.
-    ///
-    /// # Errors
-    /// The driver refuses.
-    pub fn load(library: &Library, precision: Precision, head_dim: usize) -> Result<Self> {
-        let operand = precision.compute.name();
-        let name = format!("tg_attention_tiles_{operand}_d{head_dim}");
-        let ([shared_bytes], kernel) = library.with_constants::<[u32; 1]>(&name)?;
-        kernel.allow_shared(shared_bytes)?;
-        Ok(Self {
-            kernel,
-            shared_bytes,
-        })
-    }
+/// The kernel of kernels/attention/tiles.cu, which serves chunks of prompts where no [`Prompt`] does, and its dynamic shared memory.
+///
+/// # Errors
+/// The driver refuses.
+pub(super) fn chunks(library: &Library, precision: Precision, d: usize) -> Result<(Kernel, u32)> {
+    let operand = precision.compute.name();
+    let name = format!("tg_attention_tiles_{operand}_d{d}");
+    let ([shared_bytes], kernel) = library.with_constants::<[u32; 1]>(&name)?;
+    kernel.allow_shared(shared_bytes)?;
+    Ok((kernel, shared_bytes))
 }
 
 /// What keys and values are given out from.
@@ -146,9 +134,14 @@ impl Lowering<'_> {
         let (rows, sequences) = (self.bucket.rows, self.bucket.sequences);
         let most = most_query_tiles(rows, sequences, heads, kv_heads);
         let grid = (most, kv_heads, group.div_ceil(TILE));
-        let chunks = &kernels.attention_chunks;
-        let (kernel, bytes) = (&chunks.kernel, chunks.shared_bytes);
-        self.call(kernel, grid, abi::TG_TILE_THREADS, bytes, arguments![&args])
+        let (kernel, bytes) = &kernels.attention_chunks;
+        self.call(
+            kernel,
+            grid,
+            abi::TG_TILE_THREADS,
+            *bytes,
+            arguments![&args],
+        )
     }
 
     /// Each sequence's rows in runs of at most `rows`: of the first, or of the second where kernels/attention/tiles.cu says so.
@@ -157,16 +150,8 @@ impl Lowering<'_> {
         if self.query_tiles.replace(tiles) == Some(tiles) {
             return;
         }
-        let (state, step, [tile_rows, large_rows]) = (self.state, self.step, rows);
-        let arguments = arguments![
-            tiles,
-            count,
-            state,
-            step,
-            tile_rows,
-            large_rows,
-            large_tiles
-        ];
+        let (state, step, [few, many]) = (self.state, self.step, rows);
+        let arguments = arguments![tiles, count, state, step, few, many, large_tiles];
         let kernel = &self.kernels.query_tiles;
         self.call_plain(kernel, (1, 1, 1), abi::TG_LIST_THREADS, arguments);
     }

@@ -39,7 +39,7 @@ pub struct Kernels {
     pub qk_norm_rope: Kernel,
     /// [`Kernels::qk_norm_rope`] and attention, of decode steps: with blocks of 1, 2, 4 and 8 warps.
     pub attention_decode: [Kernel; attention::DECODE_WARPS.len()],
-    pub attention_chunks: attention::Chunks,
+    pub attention_chunks: (Kernel, u32),
     /// Where the GPU and the types have it.
     pub attention_prompt: Option<attention::Prompt>,
     pub query_tiles: Kernel,
@@ -101,7 +101,7 @@ impl Kernels {
             conv_rows: kernel(&format!("tg_conv_rows_{x}"))?,
             qk_norm_rope: kernel(&format!("tg_qk_norm_rope_{x}_d{d}"))?,
             attention_decode: attention::decode_kernels(library, x, d)?,
-            attention_chunks: attention::Chunks::load(library, precision, d)?,
+            attention_chunks: attention::chunks(library, precision, d)?,
             attention_prompt: attention::Prompt::load(library, precision, d)?,
             query_tiles: kernel("tg_query_tiles")?,
             router_1,
