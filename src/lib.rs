@@ -19,7 +19,7 @@
 //!
 //! The layers, from the command line down; each may use only what stands to its right, which `tests/layers.rs` holds:
 //! `cli` -> `report` -> `bench` -> `command` -> `session` -> `trace` -> `io` -> `text` -> `runtime` -> `backend` -> `plan` ->
-//! `model` -> `sys` -> `json` -> `magic` -> `files` -> `telemetry` -> `at_start` -> `error` -> `quote`.
+//! `model` -> `sys` -> `json` -> `magic` -> `files` -> `telemetry` -> `at_start` -> `error` -> `quote` -> `bytes`.
 //!
 //! What a program needs is in [`session`], [`model`] (where weights come from), [`plan`] (sizes) and [`io::row`] (questions and
 //! answers). The other modules are there for the command line, the tests and the laboratory, and may change at any time.
@@ -29,6 +29,8 @@ pub(crate) mod at_start;
 pub mod backend;
 #[doc(hidden)]
 pub mod bench;
+#[doc(hidden)]
+pub mod bytes;
 #[doc(hidden)]
 pub mod cli;
 #[doc(hidden)]

@@ -1,6 +1,5 @@
 //! One run: requests to an engine when they are due, and what the scheduler's clock said of each of their tokens.
 
-use super::clock::{Offset, host_ns};
 use super::host::{Busy, process_time};
 use super::workload::Arrival;
 use crate::error::{Error, Result};
@@ -8,6 +7,7 @@ use crate::model::fingerprint;
 use crate::runtime::{EndReason, Engine, Event, Request};
 use crate::sys::abi;
 use crate::telemetry::launches;
+use crate::trace::offset::{Offset, host_ns};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 

@@ -5,7 +5,6 @@
 //! often as running.
 
 use super::args::{Measurement, MeasuringArgs, SharedArgs};
-use super::clock::Offset;
 use super::drive::{self, Beside, Run};
 use super::floors::{self, Rates};
 use super::gpu_state::{Machine, Watch};
@@ -35,6 +34,7 @@ use crate::session::opened::{Observe, load};
 use crate::session::{Opened, RunSpec, Target};
 use crate::telemetry::phases::{Phase, taken};
 use crate::telemetry::{say, warn};
+use crate::trace::offset::Offset;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::sync::Arc;

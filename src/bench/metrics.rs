@@ -182,7 +182,7 @@ fn whole_steps(turns: &[Turn], batch: u32) -> (Vec<f64>, Vec<f64>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::clock::Offset;
+    use crate::trace::offset::Offset;
 
     const MS: u64 = 1_000_000;
 

@@ -10,7 +10,6 @@
 
 mod args;
 pub mod bare;
-pub mod clock;
 mod commands;
 pub mod compare;
 mod cublaslt;

@@ -2,10 +2,10 @@
 
 use super::Exit;
 use super::args::SynthArgs;
+use crate::bytes::{Bytes, parse_bytes};
 use crate::command::download::model;
 use crate::error::{Error, Result};
 use crate::model::synth;
-use crate::plan::bytes::{Bytes, parse_bytes};
 use crate::telemetry::{Throttle, say};
 
 pub fn run(args: &SynthArgs) -> Result<Exit> {

@@ -1,6 +1,6 @@
 //! How much memory a run on the CPU may take: what the user allows, else a share of what the machine has free.
 
-use super::bytes::Bytes;
+use crate::bytes::Bytes;
 use std::fs;
 use std::path::{Component, Path};
 

@@ -1,13 +1,13 @@
 //! Memory arithmetic for a run: everything that is allocated at start-up, itemised, and the context and page pool
 //! that fit a budget. Known before any weight is read. What runs on a device of its own has its own arithmetic, in the same lines.
 
-use super::bytes::{Bytes, whole_bytes};
 use super::core_bytes::{self, ring_bytes, scheduler_bytes};
 use super::options::DEFAULT_MAX_SEQS;
 use super::{
     Budget, EngineOptions, Limits, Plan, Precision, RingCapacities, SCORE_TILE_ROWS, StepKind,
     Usual,
 };
+use crate::bytes::{Bytes, whole_bytes};
 use crate::error::{Error, Result};
 use crate::model::tensors::model_bytes;
 

@@ -8,11 +8,9 @@
 //! - [`options`], [`memory`], [`budget`]: the sizes an engine starts with, and whether they fit; `core_bytes`: what the
 //!   scheduler takes of it
 //! - `needed`: which rows the last layers compute
-//! - [`bytes`]: sizes as people write them
 
 pub mod budget;
 pub mod build;
-pub mod bytes;
 mod core_bytes;
 pub mod cost;
 pub mod graphs;

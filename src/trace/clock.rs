@@ -7,7 +7,7 @@
 //! second's bounds; since clocks drift, later bounds move it, no further than they ask for.
 
 use super::about::HostClock;
-use crate::bench::clock::Offset;
+use super::offset::Offset;
 use crate::io::record::Turn;
 use std::collections::VecDeque;
 use std::time::Instant;

@@ -12,6 +12,7 @@ pub mod clock;
 pub mod json;
 pub mod kernels;
 pub mod live;
+pub mod offset;
 pub mod parts;
 mod requests;
 pub mod step;

@@ -3,10 +3,10 @@
 use super::{stages, stages_with_routing, timed_stages};
 use crate::backend::cuda::tuning::gpu::Gpu;
 use crate::backend::device::{Clocks, Device, EngineSpec, Runs, Stages, Started, Wanted, Watch};
+use crate::bytes::whole_bytes;
 use crate::error::Result;
 use crate::model::ModelSource;
 use crate::model::tensors::model_bytes;
-use crate::plan::bytes::whole_bytes;
 use crate::plan::{Budget, MemoryPlan, WeightPlacement};
 use crate::telemetry::phases::{Phase, phase};
 

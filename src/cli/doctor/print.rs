@@ -3,9 +3,9 @@
 use super::kernels::Kernels;
 use super::{Check, kernels, links};
 use crate::backend::cuda::catalogue::Link;
+use crate::bytes::Bytes;
 use crate::cli::shown;
 use crate::cli::table::Table;
-use crate::plan::bytes::Bytes;
 use crate::plan::memory::MemoryItem;
 use crate::plan::{MemoryPlan, Place, RingCapacities};
 use crate::quote;

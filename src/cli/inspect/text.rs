@@ -3,11 +3,11 @@
 use super::document::{Costs, Device, Document, Graph, Total};
 use crate::backend::cuda::catalogue::{AlikeNodes, StepCalls};
 use crate::bench::output::number;
+use crate::bytes::{Bytes, Si};
 use crate::cli::table::Table;
 use crate::command::summary::counted;
 use crate::model::LayerType;
 use crate::plan::StepKind;
-use crate::plan::bytes::{Bytes, Si};
 use std::io::{self, Write};
 
 pub(super) fn write(shown: &Document, out: &mut dyn Write) -> io::Result<()> {

@@ -3,10 +3,10 @@
 
 use super::web::{Failure, TRIES, Tried, Web};
 use super::{Download, make_folder_of};
+use crate::bytes::Bytes;
 use crate::error::{Error, Result};
 use crate::files::Claim;
 use crate::files::names::beside;
-use crate::plan::bytes::Bytes;
 use crate::quote;
 use hf_hub::CacheRepo;
 use sha1::Sha1;

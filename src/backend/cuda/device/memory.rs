@@ -13,10 +13,10 @@ use crate::backend::cuda::memory::arithmetic::{DeviceMemory, Overheads};
 use crate::backend::cuda::memory::staging::STAGING_BYTES;
 use crate::backend::cuda::tuning::gpu::Gpu;
 use crate::backend::device::Wanted;
+use crate::bytes::Bytes;
 use crate::error::{Error, Result};
 use crate::model::ModelSource;
 use crate::plan::budget::{Available, Budget};
-use crate::plan::bytes::Bytes;
 use crate::plan::memory::{MemoryItem, MemoryPlan, Place};
 use crate::plan::{EngineOptions, LayerRange, RingCapacities};
 

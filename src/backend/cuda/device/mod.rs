@@ -17,8 +17,8 @@ use crate::backend::cuda::driver::gpu::OpenGpu;
 use crate::backend::cuda::tuning::KernelChoice;
 use crate::backend::cuda::tuning::gpu::Gpu;
 use crate::backend::device::{Device, EngineSpec, Stages, Started, Wanted, Watch};
+use crate::bytes::Bytes;
 use crate::error::Result;
-use crate::plan::bytes::Bytes;
 use crate::plan::{Budget, LayerRange, MemoryPlan};
 
 /// The share of a GPU's free memory that a run takes when nobody says otherwise: graphs and the driver need some too.

@@ -6,8 +6,8 @@ mod items;
 use self::items::{POOL, items};
 use super::arena::{Arena, ArenaShape};
 use super::weights::WeightAddresses;
+use crate::bytes::Bytes;
 use crate::error::{Error, Result};
-use crate::plan::bytes::Bytes;
 use crate::plan::memory::{MemoryPlan, too_little};
 use crate::plan::options::{DEFAULT_MAX_SEQS, most_seqs};
 use crate::plan::{

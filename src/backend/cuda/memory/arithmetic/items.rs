@@ -2,7 +2,7 @@
 
 use super::{Overheads, arena};
 use crate::backend::cuda::memory::state::StateLayout;
-use crate::plan::bytes::Bytes;
+use crate::bytes::Bytes;
 use crate::plan::memory::{MemoryItem, Place, WEIGHTS, plural};
 use crate::plan::{EngineOptions, LayerRange, Plan, Precision};
 
