@@ -46,7 +46,7 @@ fn a_stuck_step_is_named_in_every_way_that_can_tell() {
         let (tokens, error) = fail(&mut engine);
         println!("{way:?}: {error}");
         assert_eq!(tokens.len(), 20, "of steps 0 to 19");
-        let named = format!("{named}, decode bucket of 1 rows");
+        let named = format!("{named}, decode bucket of 1 token");
         assert!(error.contains(&named), "{error}");
         assert!(
             start.elapsed() < Duration::from_millis(1400),

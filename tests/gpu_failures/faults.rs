@@ -79,7 +79,7 @@ fn a_graph_that_is_not_launched() {
         .over_rows(ROWS);
     let parts = [
         "the GPU refused to launch",
-        "step 4 (stage 0, decode bucket of 1 rows",
+        "step 4 (stage 0, decode bucket of 1 token, 1 used)",
     ];
     ended.fails_in_a_line(1, &parts);
     assert_served(&answers, ROWS, 1, &parts);
