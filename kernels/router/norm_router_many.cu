@@ -169,8 +169,9 @@ __device__ inline void choose_tiles(RouteMany<WORDS> &shared, Pipeline<RouteMany
   for (uint32_t first = share.first + group * share.apart; first < share.rows;
        first += CHOOSER_GROUPS * share.apart, h.advance(CHOOSER_GROUPS)) {
     const uint32_t rows = rows_from(first, share.rows, Many::ROWS);
+    /* h first: its load follows the stage's last sums. Later tiles' may overtake those, and a wait for a parity that has been is none. */
+    h.wait();
     barrier_wait_cluster(shared.summed + h.at, h.parity);
-    h.wait();  /* long since, but what copies brought is this thread's to read only behind its own wait */
     if (thread == 0) barrier_arrive_expecting(shared.summed + h.at, sent_bytes);
     const float *squares = shared.squares[h.at][lane % Many::ROWS];
     const float scale = 1.0f / sqrtf(sum_of_blocks([&](uint32_t b) { return squares[b]; }) / hidden + eps);  /* of that row */
