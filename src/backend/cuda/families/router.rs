@@ -46,7 +46,7 @@ fn routes_at_once(experts: u32, hidden: u32) -> bool {
     experts as usize <= ROUTE_EXPERTS && hidden <= abi::TG_ROUTE_HIDDEN
 }
 
-/// Kernels that are all of the router. Where there are more experts than they take, [`routes_at_once`] says so.
+/// Kernels that are all of the router. Where there are more experts than they take, `routes_at_once` says so.
 #[derive(Debug)]
 pub struct Route {
     /// For steps of up to [`ROUTE_FEW_ROWS`].
