@@ -245,7 +245,7 @@ __device__ inline void grouped(const TensorMap &gate_up, const TensorMap &down, 
   if (warp == PRODUCER) {
     if (lane == 0 && shape.predicts()) {
       const uint32_t expert = blockIdx.x % experts, slice = blockIdx.x / experts;
-      /* As if no other tile read these weights: whether the expert has several is not known yet. */
+      /* The policy is that of weights which no other tile reads: whether the expert has several is not known yet. */
       for (uint32_t k = 0; k < shape.ahead; k++) grouped_copy(pipe, gate_up, expert, slice, k, cache_policy(true));
       const uint32_t most = min(shape.gate_up_k_blocks, shape.ahead + a.beyond);
       for (uint32_t k = shape.ahead; k < most; k++) tensor_prefetch(&gate_up, GroupedBox(expert, slice, k).at);

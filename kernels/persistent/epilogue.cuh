@@ -67,7 +67,7 @@ struct PersistentEpilogue {
   __device__ inline void load(const PersistentWorkTile &) const {}
   __device__ inline void skip() const {}
 
-  /* As product.epilogue says. */
+  /* Stores or adds, as product.epilogue says. */
   __device__ inline void store(const typename Tile::Acc &acc, char *out, const PersistentProduct &product,
                                const PersistentWorkTile &tile) const {
     using T = typename Tile::T;

@@ -32,7 +32,7 @@
 [[maybe_unused]] constexpr uint32_t CHOOSERS = 4, CHOOSER_GROUPS = 2, MULTIPLIERS = 8;
 [[maybe_unused]] constexpr uint32_t CHOOSER_THREADS = CHOOSER_GROUPS * CHOOSERS * WARP, MULTIPLIER_THREADS = MULTIPLIERS * WARP;
 static_assert(CHOOSER_THREADS + MULTIPLIER_THREADS == TG_ROUTE_MANY_THREADS, "as the launcher has it");
-/* Of a thread: as launched, and once choosers have given the multipliers theirs. */
+/* Registers of a thread, as launched and once choosers have given the multipliers theirs. */
 [[maybe_unused]] constexpr uint32_t LAUNCH_REGISTERS = 128, CHOOSER_REGISTERS = 88, MULTIPLIER_REGISTERS = 168;
 static_assert(CHOOSER_REGISTERS + MULTIPLIER_REGISTERS == 2 * LAUNCH_REGISTERS, "no more than there are");
 static_assert(CHOOSER_THREADS == MULTIPLIER_THREADS, "what one gives the other takes");

@@ -120,7 +120,7 @@ __device__ inline void skinny_experts(const tg_skinny_experts_args &a) {
   SkinnyRow row;
   const bool predicts = layer != SKINNY_NO_LAYER;
   Prediction predicted;
-  /* As a rule the words are there: the layer's first kernel published them. Else consumers wait with the producer, who until the kernel
+  /* Mostly the words are there: the layer's first kernel published them. Else consumers wait with the producer, who until the kernel
    * ahead ends have only the norm's weight to load. */
   if (producer && predicts) {
     Look look(routing, step, layer, expert_count);

@@ -126,7 +126,7 @@ impl Journal {
         let replaces = match (start, &name) {
             (Start::Afresh, _) => false,
             (Start::Overwrite, _) => true,
-            // Of a run that ended between giving this name and OUTPUT's, or of one that came to its end.
+            // The file is of a run that ended between giving this name and OUTPUT's, or of one that came to its end.
             (Start::Resume, Some(name)) => {
                 self.end > 0 && self.header.errors == named || self.wrote_errors(name)?
             }

@@ -53,7 +53,7 @@ pub struct Route {
     few: Kernel,
     /// For more.
     many: Kernel,
-    /// Of `many`: columns of a block, and its dynamic shared memory.
+    /// What a block of `many` has: columns, and dynamic shared memory.
     columns: u32,
     shared_bytes: u32,
     multiprocessors: u32,
@@ -82,11 +82,11 @@ impl Route {
 /// How blocks share experts, columns and rows.
 #[derive(Debug, PartialEq, Eq)]
 struct RouteClusters {
-    /// Of a cluster, a power of two.
+    /// Blocks of a cluster, a power of two.
     blocks: u32,
-    /// That are launched.
+    /// Clusters that are launched.
     clusters: u32,
-    /// Of a cluster, or of each of its tiles.
+    /// Rows of a cluster, or of each of its tiles.
     rows_each: u32,
 }
 
