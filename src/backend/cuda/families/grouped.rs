@@ -328,6 +328,6 @@ mod tests {
             }
         }
         let f32 = of(DType::F32).serves(&config, 257, shape(32, 6));
-        assert_eq!(f32, Err("the grouped kernels take up to 256 rows".into()));
+        assert_eq!(f32, Err("the grouped kernels take up to 256 tokens".into()));
     }
 }
