@@ -13,7 +13,7 @@ use tailgraph::model::Model;
 use tailgraph::plan::{BucketSizes, Plan};
 use tailgraph::runtime::{EndReason, EngineOptions, Logits, Request, SingleEngine};
 
-const VARIANTS: [&str; 4] = ["a", "b", "c", "d"];
+const VARIANTS: [&str; 7] = ["a", "b", "c", "d", "e", "f", "g"];
 /// Greedy continuations in the goldens have this many tokens.
 const CONTINUATION: u32 = 32;
 

@@ -122,6 +122,8 @@ pub enum Runs {
 /// What a run wants of a device's memory.
 pub struct Wanted<'a> {
     pub model: &'a ModelSource,
+    /// Weights are in the host's memory in another format than the model's.
+    pub converts: bool,
     pub plan: &'a Plan,
     pub precision: Precision,
     pub limits: &'a Limits,

@@ -8,7 +8,7 @@ use crate::command::args::{BucketArgs, EngineArgs, PrecisionArgs, RunArgs};
 use crate::command::paths::open_printed;
 use crate::error::Result;
 use crate::files::Out;
-use crate::model::DType;
+use crate::model::{DType, WeightsAs};
 use crate::plan::StepKind;
 use crate::runtime::Logits;
 use clap::{Args, ValueEnum};
@@ -97,6 +97,9 @@ pub struct OnArgs {
     /// Types of matrix inputs, key-value pages and convolution state [default: f32 on the CPU, bf16 on GPUs]
     #[arg(long, value_name = "TYPES", value_delimiter = ',')]
     pub dtype: Vec<DType>,
+    /// Formats of the weights (see `generate --help`) [default: as-is]
+    #[arg(long, value_name = "FORMATS", value_delimiter = ',')]
+    pub weights: Vec<WeightsAs>,
     /// Bucket sizes and stages from these TOML files [default: the built-in one]
     #[arg(long, value_name = "FILES", value_delimiter = ',')]
     pub bucket_file: Vec<PathBuf>,
@@ -139,18 +142,30 @@ impl OnArgs {
         self.model.as_deref().unwrap_or_default()
     }
 
-    /// All combinations of launch, type, bucket file and kernel file, as the flags of other commands.
+    /// All combinations of launch, types, bucket file and kernel file, as the flags of other commands.
     pub fn settings(&self) -> Vec<RunArgs> {
         let mut settings = Vec::new();
+        let types = || {
+            let weights = options(&self.weights).into_iter();
+            weights.flat_map(|weights| {
+                options(&self.dtype)
+                    .into_iter()
+                    .map(move |dtype| (dtype, weights))
+            })
+        };
         for launch in options(&self.launch) {
-            for dtype in options(&self.dtype) {
+            for (dtype, weights) in types() {
                 for bucket_file in options(&self.bucket_file) {
                     for kernel_file in options(&self.kernel_file) {
                         settings.push(RunArgs {
                             device: self.device.clone(),
                             parallel: self.parallel,
                             handover: self.handover,
-                            precision: PrecisionArgs { dtype, fp16: false },
+                            precision: PrecisionArgs {
+                                dtype,
+                                fp16: false,
+                                weights,
+                            },
                             launch,
                             step_timeout_ms: None,
                             buckets: BucketArgs {

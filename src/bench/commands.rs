@@ -155,8 +155,9 @@ fn over_bare(rows: &[Value], width: usize) -> String {
 
 /// Whether all rows of the same sequences had the same kernel calls and gave the same tokens.
 fn same_work(rows: &[Value]) -> String {
-    const ASKED: [&str; 7] = [
+    const ASKED: [&str; 8] = [
         "dtype",
+        "weights",
         "bucket_file",
         "kernel_file",
         "batch",
@@ -187,7 +188,14 @@ fn same_work(rows: &[Value]) -> String {
 
 /// One of the results of each engine.
 fn starts(rows: &[Value]) -> Vec<Value> {
-    const SETTING: [&str; 5] = ["launch", "dtype", "bucket_file", "kernel_file", "max_seqs"];
+    const SETTING: [&str; 6] = [
+        "launch",
+        "dtype",
+        "weights",
+        "bucket_file",
+        "kernel_file",
+        "max_seqs",
+    ];
     let mut starts: Vec<Value> = Vec::new();
     for row in rows {
         let alike = |seen: &Value| SETTING.iter().all(|&name| seen[name] == row[name]);

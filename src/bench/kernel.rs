@@ -137,7 +137,7 @@ pub fn run(args: &KernelArgs) -> Result<Exit> {
         .keep_apart()?;
     let out = args.print.open()?;
     let interrupt = interrupt::flag();
-    let model = load(&first.model)?;
+    let model = load(&first)?;
     interrupt::look();
     let mut rows: Vec<Value> = vec![];
     for dtype in super::args::options(&args.dtype) {

@@ -24,7 +24,7 @@ use crate::command::spec::spec;
 use crate::command::{command_line, download, interrupt, shown};
 use crate::error::{Error, Result};
 use crate::model::tensors::{model_bytes, model_parameters};
-use crate::model::{Model, ModelConfig};
+use crate::model::{Model, ModelConfig, WeightsAs};
 use crate::plan::StepKind;
 use crate::plan::cost::distinct_experts;
 use crate::plan::options::{check_context, check_seqs};
@@ -71,6 +71,40 @@ struct Unit {
     points: Vec<Tried>,
     /// One a repeat.
     starts: Vec<Startup>,
+}
+
+/// The model in each format that units have its weights in.
+struct Models(Vec<Loaded>);
+
+struct Loaded {
+    weights: WeightsAs,
+    model: Arc<Model>,
+    /// What it took to load.
+    ms: f64,
+}
+
+impl Models {
+    fn load(units: &[Unit]) -> Result<Self> {
+        let mut all = Self(vec![]);
+        for spec in units.iter().map(|unit| &unit.opened.spec) {
+            if all.0.iter().any(|loaded| loaded.weights == spec.weights) {
+                continue;
+            }
+            let start = Instant::now();
+            all.0.push(Loaded {
+                weights: spec.weights,
+                model: load(spec)?,
+                ms: start.elapsed().as_secs_f64() * 1e3,
+            });
+        }
+        Ok(all)
+    }
+
+    fn of(&self, unit: &Unit) -> &Loaded {
+        let weights = unit.opened.spec.weights;
+        let found = self.0.iter().find(|loaded| loaded.weights == weights);
+        found.expect("one for each unit")
+    }
 }
 
 /// A point and its repeats.
@@ -124,14 +158,12 @@ pub fn measure(of: &Measurement<'_>, interrupt: &AtomicBool) -> Result<Results> 
     work.watch = Watch::new(units.iter().take(1).flat_map(|unit| unit.opened.targets()));
     let MeasuringArgs { warm_up, seed, .. } = args.measuring;
     let subject = Subject::new(&units[0].opened, &work.watch, warm_up, seed)?;
-    let start = Instant::now();
-    let model = load(&source)?;
-    let model_ms = start.elapsed().as_secs_f64() * 1e3;
+    let models = Models::load(&units)?;
     interrupt::look();
-    let ended = match work.repeats(&mut units, &model) {
+    let ended = match work.repeats(&mut units, &models) {
         Ok(()) => work
-            .count_routing(&mut units, &model)
-            .and_then(|()| work.hold_against_bare(&mut units, &model)),
+            .count_routing(&mut units, &models)
+            .and_then(|()| work.hold_against_bare(&mut units, &models)),
         Err(Error::Interrupted) => Err(Error::Interrupted),
         Err(error) => return Err(error),
     };
@@ -142,6 +174,7 @@ pub fn measure(of: &Measurement<'_>, interrupt: &AtomicBool) -> Result<Results> 
         ..Results::default()
     };
     for mut unit in units {
+        let model_ms = models.of(&unit).ms;
         for start in &mut unit.starts {
             start.startup_model_ms = Some(model_ms);
         }
@@ -233,6 +266,7 @@ impl Work<'_> {
             choice: Choice {
                 launch: way.map(|way| way.name().to_owned()),
                 dtype: opened.spec.device.dtype().name().to_owned(),
+                weights: opened.spec.weights.chosen(),
                 bucket_file: shown(opened.spec.bucket_file.as_deref()),
                 kernel_file: shown(opened.spec.device.kernel_file()),
             },
@@ -285,7 +319,7 @@ impl Work<'_> {
     }
 
     /// All repeats of all engines.
-    fn repeats(&self, units: &mut [Unit], model: &Arc<Model>) -> Result<()> {
+    fn repeats(&self, units: &mut [Unit], models: &Models) -> Result<()> {
         let repeats = self.args.measuring.repeats as usize;
         let (start, engines) = (Instant::now(), repeats * units.len());
         for repeat in 0..repeats {
@@ -302,7 +336,7 @@ impl Work<'_> {
                         time_left(start, repeat * units.len() + turn, engines)
                     ));
                 }
-                if let Err(error) = self.repeat(&mut units[index], model, repeat) {
+                if let Err(error) = self.repeat(&mut units[index], models, repeat) {
                     // An engine's points are repeated together.
                     for tried in &mut units[index].points {
                         tried.repeats.truncate(repeat);
@@ -315,10 +349,10 @@ impl Work<'_> {
     }
 
     /// Starts the unit's engine and measures each of its points once.
-    fn repeat(&self, unit: &mut Unit, model: &Arc<Model>, repeat: usize) -> Result<()> {
+    fn repeat(&self, unit: &mut Unit, models: &Models, repeat: usize) -> Result<()> {
         let [load, graphs] = [Phase::Load, Phase::Graphs].map(taken);
         let start = Instant::now();
-        let (mut engine, bare) = unit.start(model, &self.sink())?;
+        let (mut engine, bare) = unit.start(&models.of(unit).model, &self.sink())?;
         let since = |phase, before| (taken(phase) - before).as_secs_f64() * 1e3;
         let mut startup = Startup {
             startup_load_ms: Some(since(Phase::Load, load)),
@@ -420,7 +454,7 @@ impl Work<'_> {
 
     /// Counts each point's routing once for each type, bucket and kernel file, after all that is timed, on engines of its own,
     /// as steps wait at every router: launch ways and busy threads choose no experts. The prompts are the first repeat's.
-    fn count_routing(&self, units: &mut [Unit], model: &Arc<Model>) -> Result<()> {
+    fn count_routing(&self, units: &mut [Unit], models: &Models) -> Result<()> {
         if self.config.num_experts == 0 {
             return Ok(());
         }
@@ -442,7 +476,7 @@ impl Work<'_> {
                     tried.spread = other.spread;
                 }
             } else {
-                self.count_unit(unit, model)?;
+                self.count_unit(unit, &models.of(unit).model)?;
             }
         }
         Ok(())
@@ -476,7 +510,7 @@ impl Work<'_> {
 
     /// Holds the steps of each way to launch, where there are several, against the bare graph's, in runs of their own: each
     /// starts both engines anew, since where memory lies makes a difference too.
-    fn hold_against_bare(&self, units: &mut [Unit], model: &Arc<Model>) -> Result<()> {
+    fn hold_against_bare(&self, units: &mut [Unit], models: &Models) -> Result<()> {
         let same = units.iter().all(|unit| unit.way == units[0].way);
         if same || self.of.kind != Kind::Decode {
             return Ok(());
@@ -488,6 +522,7 @@ impl Work<'_> {
             if !self.args.measuring.quiet {
                 say(&format!("timing the kernels of {}", way.name()));
             }
+            let model = &models.of(unit).model;
             let mut laps: Vec<[Vec<Laps>; 2]> = vec![Default::default(); unit.points.len()];
             for run in 0..RUNS {
                 let (mut bare, timing, clock) = bare::engine(device, &unit.spec(model), true)?;

@@ -100,6 +100,9 @@ pub struct Choice {
     /// The way to launch, by its name in `--launch`; null on the CPU.
     pub launch: Option<String>,
     pub dtype: String,
+    /// The name in `--weights`; null: as they are stored.
+    #[serde(default)]
+    pub weights: Option<String>,
     /// Null: the built-in one.
     pub bucket_file: Option<String>,
     /// Null: the built-in one.

@@ -136,13 +136,12 @@ const MEANT: &[(&[&str], &str)] = &[
         "--step-tokens and --chunk-tokens bound the tokens of a step",
     ),
     (
-        &[
-            "--quantization",
-            "--load-in-8bit",
-            "--load-in-4bit",
-            "--kv-cache-dtype",
-        ],
-        "--dtype is the one type of weights and pages: bf16, f16 or f32",
+        &["--quantization", "--load-in-8bit", "--load-in-4bit"],
+        "--weights fp8 has weights in 8 bits, on the CPU so far",
+    ),
+    (
+        &["--kv-cache-dtype"],
+        "--dtype is the type of activations, keys and values: bf16, f16 or f32",
     ),
     (
         &["--n-gpu-layers", "--gpu-layers", "--device-map"],

@@ -63,8 +63,12 @@ pub(super) fn run(args: &InspectArgs) -> Result<Exit> {
     let (config, _) = spec.model.config()?;
     let plan = spec.plan(&Arc::new(config))?;
     let dtype = run.precision.dtype().unwrap_or(DType::BF16);
-    // Published weights are bf16: what a checkpoint's are taken to be where none is read.
-    let precision = Precision::new(dtype, WeightFormat::BF16);
+    // Published weights are bf16: what a checkpoint's are taken to be where none is read and config.json says no other.
+    let stored = match plan.config.quantization {
+        Some(_) => WeightFormat::E4M3,
+        None => WeightFormat::BF16,
+    };
+    let precision = Precision::new(dtype, spec.weights.of(stored));
     let shown = if calls {
         args.show_calls(&self::calls(args, &spec, &plan, precision)?)?
     } else {
@@ -208,7 +212,7 @@ fn on_gpu(spec: &RunSpec, target: &Target, plan: &Plan) -> Result<(Precision, On
         ));
     };
     let sizes = memory(spec, target, plan, false)?;
-    let model = load(&spec.model)?;
+    let model = load(spec)?;
     let precision = spec.precision(&plan.config)?;
     let mut found = Captures::default();
     let engine = EngineSpec {

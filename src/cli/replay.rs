@@ -11,7 +11,7 @@ use crate::io::identity::Identity;
 use crate::io::record::{Header, Line, Reader, of_recording, recordings};
 use crate::io::replay::{Replayed, replay};
 use crate::model::fingerprint::fingerprint;
-use crate::model::{DType, ModelSource};
+use crate::model::{DType, ModelSource, WeightsAs};
 use crate::plan::{Limits, Plan};
 use crate::quote;
 use crate::session::opened::load;
@@ -53,7 +53,7 @@ fn replay_one(args: &ReplayArgs, record: &Path) -> Result<Replayed> {
     let recorded = |error| of_recording(&path, error);
     let plan = plan(&path, &spec, &target, &header)?;
     check_prompts(&path, plan.config.vocab_size as u32)?;
-    let stages = stages(&spec.model, &target, &plan, &header).map_err(recorded)?;
+    let stages = stages(&spec, &target, &plan, &header).map_err(recorded)?;
     replay(&mut recording, stages).map_err(recorded)
 }
 
@@ -76,7 +76,8 @@ fn check_model(recording: &Reader, source: &ModelSource) -> Result<()> {
 
 /// The recorded sizes; on a GPU in the recorded type, unless another is asked for.
 fn run_spec(args: ReplayArgs, header: &Header) -> Result<RunSpec> {
-    let (dtype, launch) = (args.precision.dtype(), args.launch);
+    let (dtype, weights) = (args.precision.dtype(), args.precision.weights);
+    let launch = args.launch;
     let run = RunArgs {
         device: args.device,
         parallel: None,
@@ -102,6 +103,14 @@ fn run_spec(args: ReplayArgs, header: &Header) -> Result<RunSpec> {
                 ))
             })?;
         }
+    }
+    if let (None, Some(name)) = (weights, &header.weights) {
+        spec.weights = WeightsAs::by_name(name).ok_or_else(|| {
+            let name = quote::text(name);
+            Error::Usage(format!(
+                "found the weights {name}, expected as-is, bf16 or fp8"
+            ))
+        })?;
     }
     let shape = &header.engine;
     spec.limits = Limits {
@@ -161,8 +170,8 @@ fn check_prompts(path: &Path, vocab_size: u32) -> Result<()> {
     Ok(())
 }
 
-fn stages(source: &ModelSource, target: &Target, plan: &Plan, header: &Header) -> Result<Stages> {
-    let model = load(source)?;
+fn stages(spec: &RunSpec, target: &Target, plan: &Plan, header: &Header) -> Result<Stages> {
+    let model = load(spec)?;
     let sink: SharedSink = Some(Arc::new(UnreadLogits));
     let spec = EngineSpec {
         model: &model,

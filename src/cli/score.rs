@@ -243,8 +243,9 @@ fn identity(args: &ScoreArgs, spec: &RunSpec, max_context: usize) -> Result<Iden
         (false, Positions::All) => "--logits all",
         (false, Positions::Last) => "--logits last",
     };
-    Ok(Identity::of_model(&fingerprint(&spec.model)?)
-        .with("--dtype", spec.device.dtype().name())
+    let model = Identity::of_model(&fingerprint(&spec.model)?);
+    Ok(spec
+        .with_types(model)
         .with("--max-context", max_context)
         .with("what is given", wanted))
 }

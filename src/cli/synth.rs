@@ -13,15 +13,22 @@ pub fn run(args: &SynthArgs) -> Result<Exit> {
     let shard_bytes = parse_bytes(&args.shard_size)
         .map_err(|message| Error::Usage(format!("--shard-size {message}")))?;
     let mut throttle = Throttle::new(args.quiet);
-    let written = synth::write(&source, &args.output, shard_bytes, &mut |progress| {
-        throttle.say(|| {
-            format!(
-                "{} of {} written",
-                Bytes(progress.bytes_done),
-                Bytes(progress.bytes_total)
-            )
-        });
-    })?;
+    let weights = args.weights.unwrap_or_default();
+    let written = synth::write_as(
+        weights,
+        &source,
+        &args.output,
+        shard_bytes,
+        &mut |progress| {
+            throttle.say(|| {
+                format!(
+                    "{} of {} written",
+                    Bytes(progress.bytes_done),
+                    Bytes(progress.bytes_total)
+                )
+            });
+        },
+    )?;
     if !args.quiet {
         say(&format!(
             "{}: {} tensors, {} in {} files",

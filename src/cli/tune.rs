@@ -71,7 +71,7 @@ pub fn run(args: &TuneArgs) -> Result<Exit> {
         .writes("--output", path)
         .keep_apart()?;
     let output = open_asked(path)?;
-    let model = load(&spec.model)?;
+    let model = load(&spec)?;
     interrupt::look();
     let mut tuned = Vec::new();
     for &dtype in &args.dtype {

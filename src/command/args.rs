@@ -3,7 +3,7 @@
 use super::values::{of_a_run, parse_tokens};
 use crate::backend::{Handover, LaunchWay, Parallel};
 use crate::io::row::MAX_TIMEOUT_MS;
-use crate::model::DType;
+use crate::model::{DType, WeightsAs};
 use crate::text::threads;
 use clap::Args;
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use std::time::Duration;
 pub struct ModelArg {
     /// A checkpoint's directory; or a name on the Hugging Face hub, ORG/NAME[@REVISION] (HF_HOME, HF_ENDPOINT, HF_TOKEN and
     /// HF_HUB_OFFLINE apply); or random weights, random:PRESET[@SEED], where PRESET is tiny, lfm2-8b-a1b, lfm2.5-8b-a1b,
-    /// lfm2-24b-a2b or the path of a config.json
+    /// lfm2-24b-a2b, lfm2.5-24b-a2b or the path of a config.json
     #[arg(long, short, value_name = "MODEL", display_order = 0)]
     pub model: String,
 }
@@ -51,7 +51,7 @@ pub struct RunArgs {
     pub buckets: BucketArgs,
 }
 
-/// The element type of a run.
+/// The types of a run.
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "Model and device")]
 pub struct PrecisionArgs {
@@ -61,6 +61,10 @@ pub struct PrecisionArgs {
     /// Short for --dtype f16
     #[arg(long, conflicts_with = "dtype")]
     pub fp16: bool,
+    /// Format of the weights: bf16 dequantizes a checkpoint in 8 bits; fp8 has projections in e4m3 with a scale for each output
+    /// channel (CPU only, so far) [default: as-is]
+    #[arg(long, value_name = "FORMAT")]
+    pub weights: Option<WeightsAs>,
 }
 
 /// The plan files.
@@ -157,6 +161,9 @@ pub struct TimedArgs {
     pub quiet: bool,
     #[command(flatten)]
     pub buckets: BucketArgs,
+    /// Format of the weights (see `generate --help`) [default: as-is]
+    #[arg(long, value_name = "FORMAT", help_heading = "Model and device")]
+    pub weights: Option<WeightsAs>,
     /// Memory to use at most, such as 22GiB or 512MB
     #[arg(long, value_name = "SIZE", help_heading = "Sizes")]
     pub memory_limit: Option<String>,

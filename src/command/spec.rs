@@ -66,6 +66,7 @@ pub fn on(
     let mut all = all.into_iter();
     let first = all.next().unwrap_or_default();
     Ok(RunSpec {
+        weights: run.precision.weights.unwrap_or_default(),
         beside: all.collect(),
         parallel,
         bucket_file: run.buckets.bucket_file.clone(),
@@ -84,7 +85,11 @@ pub fn timed(command: &str, dtype: Option<DType>, args: &TimedArgs) -> Result<Ru
         device: args.device.clone(),
         parallel: None,
         handover: None,
-        precision: PrecisionArgs { dtype, fp16: false },
+        precision: PrecisionArgs {
+            dtype,
+            fp16: false,
+            weights: args.weights,
+        },
         launch: None,
         step_timeout_ms: None,
         buckets: args.buckets.clone(),

@@ -1,7 +1,7 @@
 //! Values of the library's own types, as flags spell them, and one that flags alone have.
 
 use crate::backend::{Handover, LaunchWay, Parallel};
-use crate::model::DType;
+use crate::model::{DType, WeightsAs};
 use crate::plan::StepKind;
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -18,6 +18,16 @@ impl ValueEnum for DType {
             Self::F16 => "float16",
         };
         Some(PossibleValue::new(self.name()).alias(other))
+    }
+}
+
+impl ValueEnum for WeightsAs {
+    fn value_variants<'a>() -> &'a [Self] {
+        &Self::ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(self.name()))
     }
 }
 

@@ -1,12 +1,13 @@
 //! A checkpoint on disk: one safetensors file, or shards and their index, mapped into memory.
 
-use super::config::ModelConfig;
+use super::config::{ModelConfig, Quantization};
+use super::e4m3::Scales;
 use super::fields;
 use super::files;
 use super::header::{self, Stored, UniqueMap};
 use super::op::OpKind;
-use super::tensors::{self, FusedSpec, Role, TensorSpec};
-use super::weights::{Tensor, WeightFormat, Weights};
+use super::tensors::{self, Role, TensorSpec};
+use super::weights::{Tensor, WeightFormat, Weights, widen};
 use crate::error::{Error, Result};
 use crate::json;
 use crate::quote;
@@ -16,6 +17,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::Metadata;
+use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
@@ -37,7 +39,7 @@ const SNIFFED_BYTES: usize = 512;
 /// Where a file is missing or broken, or a tensor is missing or of another type or shape than `config` says:
 /// one line that names the file and the tensor.
 pub fn load(dir: &Path, config: &ModelConfig) -> Result<(Weights, Vec<String>)> {
-    let mut checkpoint = Checkpoint::open(dir)?;
+    let mut checkpoint = Checkpoint::open(dir, config)?;
     let weights = tensors::build(config, |spec| checkpoint.tensor(spec))?;
     Ok((weights, checkpoint.warnings()))
 }
@@ -47,7 +49,7 @@ pub fn load(dir: &Path, config: &ModelConfig) -> Result<(Weights, Vec<String>)> 
 /// # Errors
 /// The head or the embedding is of another type or shape than `config` says. What else is wrong is for [`load`] to say.
 pub(super) fn has_own_head(dir: &Path, config: &ModelConfig) -> Result<bool> {
-    let opened = Checkpoint::open(dir).ok();
+    let opened = Checkpoint::open(dir, config).ok();
     let with_head = opened.filter(|checkpoint| checkpoint.places.contains_key(HEAD));
     let Some(mut checkpoint) = with_head else {
         return Ok(false);
@@ -117,12 +119,40 @@ struct Checkpoint {
     shards: Vec<Shard>,
     /// The shard of each tensor.
     places: HashMap<String, usize>,
+    quantization: Option<Quantization>,
     used: HashSet<String>,
+}
+
+/// Where a matrix lies.
+struct Place<'a> {
+    name: &'a str,
+    /// The shape of the tensor of that name: `[rows, ..]`, or `[experts, rows, columns]` of a fused one.
+    shape: &'a [usize],
+    /// Which matrix it is of a fused one.
+    expert: Option<usize>,
+    /// Its rows among those of that matrix.
+    rows: Range<usize>,
+}
+
+impl Place<'_> {
+    /// Rows of the whole matrix, and elements of each.
+    fn matrix(&self) -> (usize, usize) {
+        let shape = &self.shape[usize::from(self.expert.is_some())..];
+        (shape[0], shape[1..].iter().product())
+    }
 }
 
 impl Checkpoint {
     /// Prefers the single file where both forms are there, as transformers does.
-    fn open(dir: &Path) -> Result<Self> {
+    fn open(dir: &Path, config: &ModelConfig) -> Result<Self> {
+        let opened = Self::open_files(dir)?;
+        Ok(Self {
+            quantization: config.quantization,
+            ..opened
+        })
+    }
+
+    fn open_files(dir: &Path) -> Result<Self> {
         let single = dir.join(SINGLE_FILE);
         let index = dir.join(INDEX_FILE);
         if files::is_there(&single) {
@@ -167,6 +197,7 @@ impl Checkpoint {
             listing,
             shards,
             places,
+            quantization: None,
             used: HashSet::new(),
         }
     }
@@ -186,38 +217,115 @@ impl Checkpoint {
                     quote::name(&fused.name)
                 ),
             )),
-            Some(fused) => self.fused(&spec, fused),
-            None => self.separate(&spec),
+            Some(fused) => self.part(
+                &spec,
+                Place {
+                    name: &fused.name,
+                    shape: &fused.shape,
+                    expert: Some(fused.expert),
+                    rows: fused.rows.clone(),
+                },
+            ),
+            None => self.part(
+                &spec,
+                Place {
+                    name: &spec.name,
+                    shape: &spec.shape,
+                    expert: None,
+                    rows: 0..spec.shape[0],
+                },
+            ),
         }
     }
 
-    fn separate(&mut self, spec: &TensorSpec) -> Result<Tensor> {
-        let (shard, format) = self.find(spec, &spec.name, &spec.shape)?;
-        let range = shard.tensors[&spec.name].bytes.clone();
+    fn part(&mut self, spec: &TensorSpec, place: Place<'_>) -> Result<Tensor> {
+        let (shard, format) = self.find(spec, place.name, place.shape)?;
+        let (all_rows, columns) = place.matrix();
+        let first_row = place.expert.unwrap_or(0) * all_rows + place.rows.start;
+        let row_bytes = columns * format.bytes();
+        let start = shard.tensors[place.name].bytes.start + first_row * row_bytes;
+        let range = start..start + place.rows.len() * row_bytes;
         let map = shard.map.clone();
-        Ok(Tensor::new(
-            spec.name.as_str(),
-            format,
-            spec.shape.clone(),
-            map,
-            range,
-        ))
+        let (name, shape) = (spec.name.as_str(), spec.shape.clone());
+        let tensor = Tensor::new(name, format, shape, map, range);
+        match self.quantization {
+            Some(quantization) if format == WeightFormat::E4M3 => {
+                Ok(tensor.scaled(self.scales(&place, quantization)?))
+            }
+            _ => Ok(tensor),
+        }
     }
 
-    fn fused(&mut self, spec: &TensorSpec, fused: &FusedSpec) -> Result<Tensor> {
-        let (shard, format) = self.find(spec, &fused.name, &fused.shape)?;
-        let [_, rows, cols] = fused.shape;
-        let row_bytes = cols * format.bytes();
-        let expert = shard.tensors[&fused.name].bytes.start + fused.expert * rows * row_bytes;
-        let range = expert + fused.rows.start * row_bytes..expert + fused.rows.end * row_bytes;
-        let map = shard.map.clone();
-        Ok(Tensor::new(
-            spec.name.as_str(),
-            format,
-            spec.shape.clone(),
-            map,
-            range,
-        ))
+    /// The scales of a matrix, which its elements are multiplied by. They are beside it under its name and `_scale`, or `_scale_inv` as
+    /// fine-grained FP8 has it.
+    fn scales(&mut self, place: &Place<'_>, quantization: Quantization) -> Result<Scales> {
+        let (all_rows, all_columns) = place.matrix();
+        let (rows, columns) = match quantization {
+            Quantization::Tensor => (all_rows, all_columns),
+            Quantization::Channel => (1, all_columns),
+            Quantization::Block(rows, columns) => (rows.min(all_rows), columns.min(all_columns)),
+        };
+        let (down, across) = (all_rows.div_ceil(rows), all_columns.div_ceil(columns));
+        let [name, inverse] = ["_scale", "_scale_inv"].map(|end| place.name.to_owned() + end);
+        let name = match self.places.contains_key(&inverse) {
+            true => inverse,
+            false => name,
+        };
+        let Some(&shard) = self.places.get(&name) else {
+            let (name, of) = (quote::name(&name), quote::name(place.name));
+            let message = format!("tensor {name}: is missing, expected the scales of {of}");
+            return Err(Error::file(&self.listing, message));
+        };
+        let shard = &self.shards[shard];
+        let stored = &shard.tensors[&name];
+        let wrong = |message| Error::file(&shard.path, format!("tensor {name:?}: {message}"));
+        let Some(format) = plain_format(stored.dtype) else {
+            let found = stored.dtype;
+            return Err(wrong(format!(
+                "found dtype {found}, expected F32 (or BF16, F16)"
+            )));
+        };
+        let experts = place.expert.map(|_| place.shape[0]);
+        let expected: Vec<usize> = experts.into_iter().chain([down, across]).collect();
+        // Dimensions of 1 are written or not: a tensor's scale is [] or [1], a channel's [N, 1] or [N].
+        let is_many = |size: &&usize| **size != 1;
+        if !stored
+            .shape
+            .iter()
+            .filter(is_many)
+            .eq(expected.iter().filter(is_many))
+        {
+            return Err(wrong(format!(
+                "found shape {}, expected {expected:?} by config.json",
+                quote::text(format_args!("{:?}", stored.shape))
+            )));
+        }
+        let first_row = place.rows.start;
+        if matches!(quantization, Quantization::Block(..)) && !first_row.is_multiple_of(rows) {
+            return Err(wrong(format!(
+                "has blocks of {rows} rows, expected a divisor of {first_row}, the row of the tensor where a matrix begins"
+            )));
+        }
+        let first = place.expert.unwrap_or(0) * down + first_row / rows;
+        let last = first + place.rows.len().div_ceil(rows);
+        let bytes = &shard.map[stored.bytes.clone()];
+        let bytes = &bytes[first * across * format.bytes()..last * across * format.bytes()];
+        let mut values = vec![0.0; (last - first) * across];
+        widen(format, bytes, &mut values);
+        let is_scale = |value: &f32| value.is_finite() && *value >= 0.0;
+        if let Some(value) = values.iter().find(|value| !is_scale(value)) {
+            return Err(wrong(format!(
+                "found the scale {value}, expected finite numbers from 0"
+            )));
+        }
+        let of_input = place.name.strip_suffix("weight");
+        let of_input = of_input.map(|module| format!("{module}input_scale"));
+        self.used.extend([name].into_iter().chain(of_input));
+        Ok(Scales {
+            values,
+            rows,
+            columns,
+        })
     }
 
     /// The shard that holds the tensor `name` of this shape, and how it is stored there.
@@ -244,17 +352,28 @@ impl Checkpoint {
         let shard = &self.shards[shard];
         let stored = &shard.tensors[name];
         let wrong = |message| Error::file(&shard.path, format!("tensor {name:?}: {message}"));
+        let in_8_bits = self.quantization.is_some() && spec.role == Role::Matrix;
         let format = match stored.dtype {
-            Dtype::F32 => WeightFormat::F32,
-            Dtype::BF16 => WeightFormat::BF16,
-            Dtype::F16 => WeightFormat::F16,
-            other => {
-                let expected = match spec.role {
-                    Role::ExpertBias => "F32 (or BF16, F16)",
-                    _ => "BF16 (or F16, F32)",
-                };
-                return Err(wrong(format!("found dtype {other}, expected {expected}")));
-            }
+            Dtype::F8_E4M3 if in_8_bits => Some(WeightFormat::E4M3),
+            other => plain_format(other),
+        };
+        let Some(format) = format else {
+            let expected = match spec.role {
+                Role::ExpertBias => "F32 (or BF16, F16)",
+                _ if in_8_bits => "F8_E4M3 (or BF16, F16, F32)",
+                _ => "BF16 (or F16, F32)",
+            };
+            let why = match stored.dtype {
+                Dtype::F8_E4M3 if self.quantization.is_some() => {
+                    ": only projections are read in 8 bits"
+                }
+                Dtype::F8_E4M3 => ": config.json has no quantization_config",
+                _ => "",
+            };
+            let found = stored.dtype;
+            return Err(wrong(format!(
+                "found dtype {found}, expected {expected}{why}"
+            )));
         };
         if stored.shape != shape {
             return Err(wrong(format!(
@@ -294,6 +413,16 @@ impl Checkpoint {
             unused.len(),
             names.join(", ")
         )]
+    }
+}
+
+/// The format of this type, where it needs no scales.
+fn plain_format(dtype: Dtype) -> Option<WeightFormat> {
+    match dtype {
+        Dtype::F32 => Some(WeightFormat::F32),
+        Dtype::BF16 => Some(WeightFormat::BF16),
+        Dtype::F16 => Some(WeightFormat::F16),
+        _ => None,
     }
 }
 

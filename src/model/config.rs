@@ -1,5 +1,6 @@
 //! A model's shape and options, whatever its family, and what a family is.
 
+pub mod quantization;
 pub mod read;
 pub mod rotary;
 
@@ -8,6 +9,7 @@ use super::fields::Fields;
 use super::layer_types::LayerType;
 use super::op::OpKind;
 use crate::error::Result;
+pub use quantization::Quantization;
 use serde_json::{Value, json};
 
 /// A family of models: how its config.json is spelled, and what each layer is made of.
@@ -64,6 +66,9 @@ pub struct ModelConfig {
     pub bos_token_id: Option<u32>,
     pub eos_token_ids: Vec<u32>,
     pub pad_token_id: Option<u32>,
+    /// How a checkpoint has matrices in 8 bits, where it has any.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub quantization: Option<Quantization>,
 }
 
 impl ModelConfig {
@@ -73,7 +78,11 @@ impl ModelConfig {
 
     /// config.json in the published spelling. Parsing it gives an equal configuration.
     pub fn to_json(&self) -> Value {
-        (self.family.write)(self)
+        let mut json = (self.family.write)(self);
+        if let Some(quantization) = self.quantization {
+            json["quantization_config"] = quantization.to_json();
+        }
+        json
     }
 }
 

@@ -30,8 +30,10 @@ pub struct EachExpert {
 pub enum Role {
     Embedding,
     Norm,
-    /// A projection or an untied head: rows are outputs.
+    /// A projection: rows are outputs.
     Matrix,
+    /// A matrix as well, an untied head.
+    Head,
     /// A matrix as well, whose products choose experts.
     Router,
     ConvTaps,
@@ -46,10 +48,12 @@ impl Role {
         self.stored(WeightFormat::BF16)
     }
 
-    /// How a checkpoint stores it whose matrices are of `matrices`.
-    fn stored(self, matrices: WeightFormat) -> WeightFormat {
+    /// How a checkpoint stores it whose matrices are of `matrices`. Only projections are in 8 bits.
+    pub fn stored(self, matrices: WeightFormat) -> WeightFormat {
         match self {
             Self::ExpertBias => WeightFormat::F32,
+            Self::Matrix => matrices,
+            _ if matrices == WeightFormat::E4M3 => WeightFormat::BF16,
             _ => matrices,
         }
     }
@@ -88,7 +92,7 @@ impl Declared {
     /// How a GPU keeps it beside matrices of `matrices`: whatever is no matrix, and the router, in f32.
     pub fn kept(&self, matrices: WeightFormat) -> WeightFormat {
         match self.role {
-            Role::Matrix | Role::Embedding => matrices,
+            Role::Matrix | Role::Head | Role::Embedding => self.role.stored(matrices),
             _ => WeightFormat::F32,
         }
     }
@@ -108,8 +112,13 @@ impl Declared {
         self.whole_shape().iter().map(|&n| n as f64).product()
     }
 
-    /// Bytes of these in a checkpoint whose matrices are of `matrices`.
+    /// Bytes of these in a checkpoint whose matrices are of `matrices`: in 8 bits with a scale for each row, in f32.
     pub fn bytes(&self, matrices: WeightFormat) -> f64 {
-        self.elements() * self.role.stored(matrices).bytes() as f64
+        let format = self.role.stored(matrices);
+        let scales = match format {
+            WeightFormat::E4M3 => self.elements() / self.matrix().1 as f64,
+            _ => 0.0,
+        };
+        self.elements() * format.bytes() as f64 + scales * WeightFormat::F32.bytes() as f64
     }
 }

@@ -13,7 +13,7 @@ use std::path::Path;
 pub(super) struct Fields<'a> {
     path: &'a Path,
     /// Leads to this object inside the file, with a dot at its end; empty for the file's own object.
-    prefix: &'static str,
+    prefix: String,
     object: &'a Map<String, Value>,
 }
 
@@ -27,7 +27,7 @@ impl<'a> Fields<'a> {
         })?;
         Ok(Self {
             path,
-            prefix: "",
+            prefix: String::new(),
             object,
         })
     }
@@ -41,15 +41,44 @@ impl<'a> Fields<'a> {
         self.object.get(name).filter(|value| !value.is_null())
     }
 
-    /// The object in field `name`; `prefix` is that name with a dot.
-    pub fn object(&self, name: &str, prefix: &'static str) -> Result<Option<Fields<'a>>> {
+    /// The names of all fields, in the file's order.
+    pub fn names(&self) -> impl Iterator<Item = &'a str> {
+        self.object.keys().map(String::as_str)
+    }
+
+    /// The object in field `name`.
+    pub fn object(&self, name: &str) -> Result<Option<Fields<'a>>> {
         self.optional(name, "an object", |value| {
             value.as_object().map(|object| Fields {
                 path: self.path,
-                prefix,
+                prefix: format!("{}{name}.", self.prefix),
                 object,
             })
         })
+    }
+
+    /// That the object has no field but those of `known` names.
+    pub fn check_names(&self, known: &[&str]) -> Result<()> {
+        let unknown = |name: &&str| !known.contains(name) && self.get(name).is_some();
+        self.names().find(unknown).map_or(Ok(()), |name| {
+            let name = quote::text(name);
+            Err(self.error(&name, "is not understood here, expected no such field"))
+        })
+    }
+
+    /// That a field has one of these values, where it is there.
+    pub fn check(&self, name: &str, values: &[Value]) -> Result<()> {
+        match self.get(name) {
+            Some(found) if !values.contains(found) => {
+                let values: Vec<String> = values.iter().map(json::shown).collect();
+                let expected = match &values[..] {
+                    [] => "null".to_owned(),
+                    values => values.join(" or "),
+                };
+                Err(self.wrong(name, found, &expected))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// An error about field `name`, whose value is `found`.

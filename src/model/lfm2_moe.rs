@@ -57,6 +57,7 @@ fn read(fields: &Fields<'_>) -> Result<ModelConfig> {
         bos_token_id: fields.token_id("bos_token_id")?,
         eos_token_ids: fields.token_ids("eos_token_id")?.unwrap_or_default(),
         pad_token_id: fields.token_id("pad_token_id")?,
+        quantization: None,
     })
 }
 
@@ -212,7 +213,11 @@ fn tensors(config: &ModelConfig, operation: OpKind) -> Vec<Declared> {
             ),
         ],
         OpKind::FinalNorm => vec![norm("model.embedding_norm.weight", hidden)],
-        OpKind::LmHead => vec![matrix("lm_head.weight", vocab, hidden)],
+        OpKind::LmHead => vec![Declared::new(
+            "lm_head.weight",
+            Role::Head,
+            &[vocab, hidden],
+        )],
         OpKind::Attention | OpKind::Sample => vec![],
     }
 }

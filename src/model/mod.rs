@@ -10,6 +10,7 @@
 //!   [`declared`]; [`tensors`]: what follows from these
 //! - [`weights`]: tensors by operation, and how each is stored; [`dtype`]: what a run computes in
 //! - [`checkpoint`]: weights from safetensors files, whose headers `header` checks
+//! - [`convert`]: weights in another format, with the numbers of 8 bits of [`e4m3`]
 //! - [`fingerprint`]: hashes of what a model is made of
 //! - [`rotary`]: frequencies of the position embedding
 //! - [`random`]: weights of random presets, made by [`philox`]
@@ -17,8 +18,10 @@
 
 pub mod checkpoint;
 pub mod config;
+pub mod convert;
 pub mod declared;
 pub mod dtype;
+pub mod e4m3;
 mod fields;
 mod files;
 pub mod fingerprint;
@@ -38,6 +41,7 @@ mod tokenizer_files;
 pub mod weights;
 
 pub use config::ModelConfig;
+pub use convert::WeightsAs;
 pub use dtype::DType;
 pub use generation::GenerationConfig;
 pub use layer_types::LayerType;
@@ -59,6 +63,8 @@ pub struct Model {
     pub config: ModelConfig,
     pub generation: GenerationConfig,
     pub weights: Weights,
+    /// The format that runs have matrices in, whether the weights above are so already or not.
+    pub weights_as: WeightsAs,
     /// What the user should know about the checkpoint, a line each.
     pub warnings: Vec<String>,
     /// The memory of a random preset's weights.
@@ -87,9 +93,28 @@ impl Model {
             config,
             generation,
             weights,
+            weights_as: WeightsAs::Stored,
             warnings,
             arena,
         })
+    }
+
+    /// The format of the matrices that runs have: f32 where they have several.
+    pub fn matrix_format(&self) -> WeightFormat {
+        let stored = self.weights.matrix_format().unwrap_or(WeightFormat::F32);
+        self.weights_as.of(stored)
+    }
+
+    /// With the weights as [`Self::weights_as`] says, made in the host's memory where the checkpoint's are not so.
+    ///
+    /// # Errors
+    /// [`crate::Error::Usage`] naming a tensor with a value that the format does not hold.
+    pub fn converted(self) -> Result<Self> {
+        if self.weights_as == WeightsAs::Stored {
+            return Ok(self);
+        }
+        let weights = convert::converted(&self.config, &self.weights, self.weights_as)?;
+        Ok(Self { weights, ..self })
     }
 
     /// Makes a random preset's weights in the host's memory, unless they are there; does nothing for a checkpoint.

@@ -13,11 +13,15 @@ use std::sync::{Arc, OnceLock};
 
 /// The presets with a name: (name, config.json).
 /// They keep the ids of LFM2's bos, eos and pad, which the built-in tokenizer of random presets has too.
-const PRESETS: [(&str, &str); 4] = [
+const PRESETS: [(&str, &str); 5] = [
     ("tiny", include_str!("presets/tiny.json")),
     ("lfm2-8b-a1b", include_str!("presets/lfm2-8b-a1b.json")),
     ("lfm2.5-8b-a1b", include_str!("presets/lfm2.5-8b-a1b.json")),
     ("lfm2-24b-a2b", include_str!("presets/lfm2-24b-a2b.json")),
+    (
+        "lfm2.5-24b-a2b",
+        include_str!("presets/lfm2.5-24b-a2b.json"),
+    ),
 ];
 
 /// Tensors start on multiples of this in memory: a cache line, and more than any vector load wants.
@@ -25,14 +29,18 @@ const ALIGN_BYTES: usize = 64;
 /// Elements that one thread makes at a time.
 const CHUNK_ELEMENTS: usize = 1 << 16;
 
-/// The configuration of a preset: one with a name, or a path to a config.json.
+/// The configuration of a preset: one with a name, or a path to a config.json, whose quantization is not taken: random weights are
+/// made in the published types.
 ///
 /// # Errors
 /// Where there is neither such a preset nor such a file, or the file is wrong.
 pub fn preset_config(preset: &str) -> Result<ModelConfig> {
     match PRESETS.iter().find(|(name, _)| *name == preset) {
         Some((name, json)) => ModelConfig::from_json(json.as_bytes(), Path::new(name)),
-        None => ModelConfig::from_file(Path::new(preset)),
+        None => Ok(ModelConfig {
+            quantization: None,
+            ..ModelConfig::from_file(Path::new(preset))?
+        }),
     }
 }
 
@@ -170,7 +178,9 @@ pub(super) fn fill(spec: &TensorSpec, seed: u64, first: u64, out: &mut [u8]) {
             .par_chunks_mut(CHUNK_ELEMENTS)
             .enumerate()
             .for_each(|(i, chunk)| stream.fill_bf16(chunk_start(i), chunk)),
-        WeightFormat::F16 => unreachable!("the published layout has no f16"),
+        WeightFormat::F16 | WeightFormat::E4M3 => {
+            unreachable!("the published layout is of bf16 and f32")
+        }
     }
 }
 
@@ -180,7 +190,7 @@ fn stream(spec: &TensorSpec, seed: u64) -> Stream {
     let (mean, std) = match spec.role {
         Role::Embedding => (0.0, 0.02),
         Role::Norm => (1.0, 0.1),
-        Role::Matrix | Role::Router => (0.0, 1.0 / fan_in.sqrt()),
+        Role::Matrix | Role::Head | Role::Router => (0.0, 1.0 / fan_in.sqrt()),
         Role::ConvTaps => (0.0, 0.5),
         Role::Bias => (0.0, 0.02),
         Role::ExpertBias => (0.0, 0.05),

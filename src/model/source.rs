@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 #[non_exhaustive]
 pub enum ModelSource {
     Dir(PathBuf),
-    /// PRESET is `tiny`, `lfm2-8b-a1b`, `lfm2.5-8b-a1b`, `lfm2-24b-a2b` or a path to a config.json.
+    /// PRESET is `tiny`, `lfm2-8b-a1b`, `lfm2.5-8b-a1b`, `lfm2-24b-a2b`, `lfm2.5-24b-a2b` or a path to a config.json.
     Random {
         preset: String,
         seed: u64,
@@ -164,7 +164,10 @@ impl ModelSource {
     /// Where a checkpoint's files are missing or broken, or hold other tensors than `config` says.
     pub fn matrix_format(&self, config: &ModelConfig) -> Result<WeightFormat> {
         match self {
-            Self::Dir(dir) if hub::lacks_weights(dir) => Ok(Role::Matrix.published_format()),
+            Self::Dir(dir) if hub::lacks_weights(dir) => Ok(match config.quantization {
+                Some(_) => WeightFormat::E4M3,
+                None => Role::Matrix.published_format(),
+            }),
             Self::Dir(dir) => {
                 let (weights, _) = checkpoint::load(dir, config)?;
                 Ok(weights.matrix_format().unwrap_or(WeightFormat::F32))

@@ -1,12 +1,13 @@
 //! Writes a random preset as a checkpoint in the published layout, tensor by tensor: what `random:` computes in
 //! memory, any other program can then read from disk.
 
-use super::config::ModelConfig;
+use super::config::{ModelConfig, Quantization};
+use super::convert::WeightsAs;
 use super::generation::GenerationConfig;
 use super::source::ModelSource;
 use super::tensors::{self, TensorSpec};
-use super::weights::WeightFormat;
-use super::{checkpoint, random, tokenizer_files};
+use super::weights::{WeightFormat, widen};
+use super::{checkpoint, e4m3, random, tokenizer_files};
 use crate::error::{Error, Result};
 use crate::files::Folder;
 use memmap2::MmapMut;
@@ -14,7 +15,8 @@ use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 use std::fs::File;
-use std::io::Write;
+use std::io::{Seek, Write};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 /// The usual size of a shard.
@@ -51,15 +53,31 @@ pub fn write(
     shard_bytes: u64,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Written> {
+    write_as(WeightsAs::Stored, source, dir, shard_bytes, progress)
+}
+
+/// [`write()`] of the weights in another format.
+///
+/// # Errors
+/// Fails as [`write()`] does.
+pub fn write_as(
+    weights: WeightsAs,
+    source: &ModelSource,
+    dir: &Path,
+    shard_bytes: u64,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Written> {
     let ModelSource::Random { seed, .. } = source else {
         return Err(Error::Usage(format!(
             "`model` {source}: found a directory, expected random:PRESET[@SEED] to write"
         )));
     };
-    let (config, _) = source.config()?;
+    let (mut config, _) = source.config()?;
+    config.quantization = (weights == WeightsAs::FP8).then_some(Quantization::Channel);
     let mut output = Folder::open(dir, &is_ours)?;
-    let shards = split(tensors::published(&config), shard_bytes);
-    let bytes_total = shards.iter().flatten().map(bytes).sum();
+    let specs = tensors::published(&config).into_iter();
+    let shards = split(specs.map(|spec| Group::of(spec, weights)), shard_bytes);
+    let bytes_total = shards.iter().flatten().map(Entry::bytes).sum();
     let mut buffer = MmapMut::map_anon(BUFFER_BYTES)
         .map_err(|error| Error::Memory(format!("a buffer of {BUFFER_BYTES} bytes: {error}")))?;
     let mut bytes_done = 0;
@@ -71,10 +89,10 @@ pub fn write(
         });
     };
     let mut names = Vec::new();
-    for (i, specs) in shards.iter().enumerate() {
+    for (i, entries) in shards.iter().enumerate() {
         let name = format!("model-{:05}-of-{:05}.safetensors", i + 1, shards.len());
         output.put(&name, |file| {
-            write_shard(file, specs, *seed, &mut buffer, &mut advance)
+            write_shard(file, entries, *seed, &mut buffer, &mut advance)
         })?;
         names.push(name);
     }
@@ -87,72 +105,157 @@ pub fn write(
     })
 }
 
-fn bytes(spec: &TensorSpec) -> u64 {
-    spec.published_bytes() as u64
+/// A tensor of a shard.
+struct Entry {
+    name: String,
+    shape: Vec<usize>,
+    format: WeightFormat,
+    what: What,
+}
+
+enum What {
+    /// Elements as random presets have them, or these in 8 bits.
+    Elements(TensorSpec),
+    /// The scales of the tensor of this name.
+    Scales(String),
+}
+
+impl Entry {
+    fn bytes(&self) -> u64 {
+        (self.shape.iter().product::<usize>() * self.format.bytes()) as u64
+    }
+}
+
+/// A tensor and, where it is in 8 bits, its scales.
+struct Group(Vec<Entry>);
+
+impl Group {
+    fn of(spec: TensorSpec, weights: WeightsAs) -> Self {
+        let format = spec.role.stored(weights.of(WeightFormat::BF16));
+        let scales = (format == WeightFormat::E4M3).then(|| Entry {
+            name: format!("{}_scale", spec.name),
+            shape: vec![spec.shape[0], 1],
+            format: WeightFormat::F32,
+            what: What::Scales(spec.name.clone()),
+        });
+        let tensor = Entry {
+            name: spec.name.clone(),
+            shape: spec.shape.clone(),
+            format,
+            what: What::Elements(spec),
+        };
+        Self([tensor].into_iter().chain(scales).collect())
+    }
 }
 
 /// Tensors in order, a new shard wherever the last one is full. Within a shard the widest types come first, so
 /// that every tensor is aligned for its type.
-fn split(specs: Vec<TensorSpec>, shard_bytes: u64) -> Vec<Vec<TensorSpec>> {
-    let mut shards: Vec<Vec<TensorSpec>> = Vec::new();
+fn split(groups: impl Iterator<Item = Group>, shard_bytes: u64) -> Vec<Vec<Entry>> {
+    let mut shards: Vec<Vec<Entry>> = Vec::new();
     let mut filled = 0;
-    for spec in specs {
-        let size = bytes(&spec);
+    for Group(entries) in groups {
+        let size: u64 = entries.iter().map(Entry::bytes).sum();
         match shards.last_mut() {
             Some(shard) if filled + size <= shard_bytes => {
-                shard.push(spec);
+                shard.extend(entries);
                 filled += size;
             }
             _ => {
-                shards.push(vec![spec]);
+                shards.push(entries);
                 filled = size;
             }
         }
     }
     for shard in &mut shards {
-        shard.sort_by_key(|spec| std::cmp::Reverse(spec.role.published_format().bytes()));
+        shard.sort_by_key(|entry| std::cmp::Reverse(entry.format.bytes()));
     }
     shards
 }
 
 fn write_shard(
     file: &mut File,
-    specs: &[TensorSpec],
+    entries: &[Entry],
     seed: u64,
     buffer: &mut [u8],
     advance: &mut dyn FnMut(u64),
 ) -> std::io::Result<()> {
-    file.write_all(&shard_header(specs)?)?;
-    for spec in specs {
-        let element_bytes = spec.role.published_format().bytes();
-        let total = spec.published_bytes();
-        for start in (0..total).step_by(buffer.len()) {
-            let part_bytes = buffer.len().min(total - start);
-            let part = &mut buffer[..part_bytes];
-            random::fill(spec, seed, (start / element_bytes) as u64, part);
-            file.write_all(part)?;
-            advance(part.len() as u64);
+    file.write_all(&shard_header(entries)?)?;
+    // Scales come before what they are known by: their places are filled once that is made.
+    let mut places = HashMap::new();
+    for entry in entries {
+        match &entry.what {
+            What::Elements(spec) if entry.format == WeightFormat::E4M3 => {
+                let scales = write_quantized(file, spec, seed, buffer, advance)?;
+                let scales: Vec<u8> = scales
+                    .iter()
+                    .flat_map(|scale| scale.to_le_bytes())
+                    .collect();
+                file.write_all_at(&scales, places[&spec.name])?;
+            }
+            What::Elements(spec) => {
+                let element_bytes = entry.format.bytes();
+                let total = spec.published_bytes();
+                for start in (0..total).step_by(buffer.len()) {
+                    let part_bytes = buffer.len().min(total - start);
+                    let part = &mut buffer[..part_bytes];
+                    random::fill(spec, seed, (start / element_bytes) as u64, part);
+                    file.write_all(part)?;
+                    advance(part.len() as u64);
+                }
+            }
+            What::Scales(of) => {
+                places.insert(of.clone(), file.stream_position()?);
+                file.write_all(&vec![0; entry.bytes() as usize])?;
+                advance(entry.bytes());
+            }
         }
     }
     Ok(())
 }
 
+/// Writes a matrix in 8 bits, some rows after the other, and gives the scales of all.
+fn write_quantized(
+    file: &mut File,
+    spec: &TensorSpec,
+    seed: u64,
+    buffer: &mut [u8],
+    advance: &mut dyn FnMut(u64),
+) -> std::io::Result<Vec<f32>> {
+    let format = spec.role.published_format();
+    let (rows, columns) = (spec.shape[0], spec.shape[1]);
+    let at_once = (buffer.len() / (columns * format.bytes())).clamp(1, rows);
+    let mut values = vec![0.0; at_once * columns];
+    let mut scales = Vec::with_capacity(rows);
+    for first in (0..rows).step_by(at_once) {
+        let elements = at_once.min(rows - first) * columns;
+        let made = &mut buffer[..elements * format.bytes()];
+        random::fill(spec, seed, (first * columns) as u64, made);
+        widen(format, made, &mut values[..elements]);
+        let quantized = e4m3::quantize(&values[..elements], columns);
+        file.write_all(&quantized.bits)?;
+        advance(elements as u64);
+        scales.extend(quantized.scales);
+    }
+    Ok(scales)
+}
+
 /// The length and the JSON before the data, padded so that the data is aligned.
-fn shard_header(specs: &[TensorSpec]) -> std::io::Result<Vec<u8>> {
+fn shard_header(entries: &[Entry]) -> std::io::Result<Vec<u8>> {
     let mut end = 0;
-    let entries = specs.iter().map(|spec| {
+    let entries = entries.iter().map(|entry| {
         let start = end;
-        end += spec.published_bytes();
+        end += entry.bytes() as usize;
         let info = TensorInfo {
-            dtype: match spec.role.published_format() {
+            dtype: match entry.format {
                 WeightFormat::F32 => Dtype::F32,
                 WeightFormat::BF16 => Dtype::BF16,
                 WeightFormat::F16 => Dtype::F16,
+                WeightFormat::E4M3 => Dtype::F8_E4M3,
             },
-            shape: spec.shape.clone(),
+            shape: entry.shape.clone(),
             data_offsets: (start, end),
         };
-        (spec.name.clone(), info)
+        (entry.name.clone(), info)
     });
     let format = HashMap::from([("format".to_owned(), "pt".to_owned())]);
     let metadata = Metadata::new(Some(format), entries.collect()).map_err(std::io::Error::other)?;
@@ -166,7 +269,7 @@ fn shard_header(specs: &[TensorSpec]) -> std::io::Result<Vec<u8>> {
 fn write_small_files(
     output: &mut Folder,
     config: &ModelConfig,
-    shards: &[Vec<TensorSpec>],
+    shards: &[Vec<Entry>],
     names: &[String],
     bytes_total: u64,
 ) -> Result<()> {
@@ -176,7 +279,7 @@ fn write_small_files(
         .flat_map(|(shard, name)| {
             shard
                 .iter()
-                .map(move |spec| (spec.name.clone(), json!(name)))
+                .map(move |entry| (entry.name.clone(), json!(name)))
         })
         .collect();
     let index = json!({"metadata": {"total_size": bytes_total}, "weight_map": weight_map});

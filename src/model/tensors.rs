@@ -68,7 +68,8 @@ pub fn declared(config: &ModelConfig, operation: OpKind) -> Vec<Declared> {
 
 /// The shape of an operation's matrices as one: all outputs beside all inputs, after the experts where each has its own.
 pub fn matrix_shape(config: &ModelConfig, operation: OpKind) -> Option<Vec<usize>> {
-    let is_matrix = |tensor: &Declared| matches!(tensor.role, Role::Matrix | Role::Router);
+    let is_matrix =
+        |tensor: &Declared| matches!(tensor.role, Role::Matrix | Role::Head | Role::Router);
     let mut matrices = declared(config, operation)
         .into_iter()
         .filter(|tensor| is_matrix(tensor));

@@ -1,30 +1,36 @@
 //! Weights by role. Tensors are views of mapped files or of generated memory; cloning one is cheap.
 
+use super::e4m3::{self, Scales};
 use super::op::{Op, OpKind};
 use super::philox::Stream;
 use half::{bf16, f16};
+use rayon::prelude::*;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 /// How the elements of a tensor are stored: apart from [`super::DType`], which is what activations have, and told of each tensor by
-/// itself. Formats that are more than a type of elements have their place here too: e4m3 with a scale a channel or a block.
+/// itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WeightFormat {
     F32,
     BF16,
     F16,
+    /// Numbers of [`e4m3`], which a matrix has [`Scales`] for.
+    E4M3,
 }
 
 impl WeightFormat {
-    pub const ALL: [Self; 3] = [Self::F32, Self::BF16, Self::F16];
+    /// Those that need no scales.
+    pub const PLAIN: [Self; 3] = [Self::F32, Self::BF16, Self::F16];
 
     /// Bytes of an element.
     pub fn bytes(self) -> usize {
         match self {
             Self::F32 => 4,
             Self::BF16 | Self::F16 => 2,
+            Self::E4M3 => 1,
         }
     }
 
@@ -34,15 +40,17 @@ impl WeightFormat {
             Self::F32 => "f32",
             Self::BF16 => "bf16",
             Self::F16 => "f16",
+            Self::E4M3 => "e4m3",
         }
     }
 
-    /// A number as a tensor of this format holds it.
+    /// A number as a tensor of this format holds it, without a scale.
     pub fn rounded(self, value: f32) -> f32 {
         match self {
             Self::F32 => value,
             Self::BF16 => bf16::from_f32(value).to_f32(),
             Self::F16 => f16::from_f32(value).to_f32(),
+            Self::E4M3 => e4m3::to_f32(e4m3::from_f32(value)),
         }
     }
 }
@@ -55,6 +63,7 @@ pub struct Tensor {
     pub shape: Vec<usize>,
     storage: Arc<dyn AsRef<[u8]> + Send + Sync>,
     range: Range<usize>,
+    scales: Option<Arc<Scales>>,
     made: Option<Made>,
 }
 
@@ -89,8 +98,21 @@ impl Tensor {
             shape,
             storage,
             range,
+            scales: None,
             made: None,
         }
+    }
+
+    /// With scales that its elements are multiplied by.
+    #[must_use]
+    pub fn scaled(mut self, scales: Scales) -> Self {
+        self.scales = Some(Arc::new(scales));
+        self
+    }
+
+    /// What its elements are multiplied by, of a format that has scales.
+    pub fn scales(&self) -> Option<&Scales> {
+        self.scales.as_deref()
     }
 
     /// Elements of `stream`, which `storage` need not hold before somebody asks for them.
@@ -121,24 +143,24 @@ impl Tensor {
         self.shape.iter().skip(1).product()
     }
 
-    /// Widens the elements of one row into `out`, which has `cols()` elements.
-    pub fn row_to_f32(&self, row: usize, out: &mut [f32]) {
+    /// Widens the elements of these rows into `out`, which has `cols()` elements for each.
+    pub fn rows_to_f32(&self, rows: Range<usize>, out: &mut [f32]) {
         let row_bytes = self.cols() * self.format.bytes();
-        widen(
-            self.format,
-            &self.bytes()[row * row_bytes..(row + 1) * row_bytes],
-            out,
-        );
+        let bytes = &self.bytes()[rows.start * row_bytes..rows.end * row_bytes];
+        widen(self.format, bytes, out);
+        if let Some(scales) = &self.scales {
+            scales.apply(rows, self.cols(), out);
+        }
     }
 
     /// Whether `other`, of the same shape, has the same elements, whatever the types of both.
     pub fn equals(&self, other: &Self) -> bool {
-        if self.format == other.format {
+        if self.format == other.format && self.scales == other.scales {
             return self.bytes() == other.bytes();
         }
         let widened = |tensor: &Self, row| {
             let mut elements = vec![0.0; tensor.cols()];
-            tensor.row_to_f32(row, &mut elements);
+            tensor.rows_to_f32(row..row + 1, &mut elements);
             elements
         };
         (0..self.rows()).all(|row| widened(self, row) == widened(other, row))
@@ -148,18 +170,18 @@ impl Tensor {
     pub fn to_f32(&self) -> Vec<f32> {
         let mut out = vec![0.0; self.shape.iter().product()];
         match self.made {
-            None => widen(self.format, self.bytes(), &mut out),
+            None => self.rows_to_f32(0..self.rows(), &mut out),
             Some(Made { stream, first }) => {
-                for (index, out) in (first..).zip(&mut out) {
-                    *out = self.format.rounded(stream.element(index));
-                }
+                out.par_iter_mut().enumerate().for_each(|(index, out)| {
+                    *out = self.format.rounded(stream.element(first + index as u64));
+                });
             }
         }
         out
     }
 }
 
-/// Widens little-endian `bytes` of `format` into `out`: exact for every one here.
+/// Widens little-endian `bytes` of `format` into `out`, without scales: exact for every one here.
 pub fn widen(format: WeightFormat, bytes: &[u8], out: &mut [f32]) {
     assert_eq!(bytes.len(), out.len() * format.bytes());
     match format {
@@ -176,6 +198,11 @@ pub fn widen(format: WeightFormat, bytes: &[u8], out: &mut [f32]) {
         WeightFormat::F16 => {
             for (o, b) in out.iter_mut().zip(bytes.chunks_exact(2)) {
                 *o = f16::from_le_bytes([b[0], b[1]]).to_f32();
+            }
+        }
+        WeightFormat::E4M3 => {
+            for (o, b) in out.iter_mut().zip(bytes) {
+                *o = e4m3::to_f32(*b);
             }
         }
     }
@@ -208,14 +235,16 @@ impl<T> Weights<T> {
 }
 
 impl Weights {
-    /// The format of all matrices but routers, the embedding among them; `None` where they have several.
+    /// The format of the matrices: of all but routers, the embedding among them; `None` where they have several. Where one is in 8
+    /// bits, it is that, whatever stands beside it.
     pub fn matrix_format(&self) -> Option<WeightFormat> {
         let first = self.of(None, OpKind::Embed).first()?.format;
         let ops = self.0.iter().filter(|(op, _)| op.kind != OpKind::Router);
-        let mut matrices =
-            ops.flat_map(|(_, tensors)| tensors.iter().filter(|t| t.shape.len() == 2));
-        matrices
-            .all(|tensor| tensor.format == first)
-            .then_some(first)
+        let matrices = ops.flat_map(|(_, tensors)| tensors.iter().filter(|t| t.shape.len() == 2));
+        let mut formats = matrices.map(|tensor| tensor.format);
+        if formats.clone().any(|format| format == WeightFormat::E4M3) {
+            return Some(WeightFormat::E4M3);
+        }
+        formats.all(|format| format == first).then_some(first)
     }
 }

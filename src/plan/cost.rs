@@ -25,9 +25,9 @@ impl Precision {
         compute: DType::BF16,
     };
 
-    /// f32 keeps the checkpoint's format (widening is exact); bf16 and f16 convert the weights.
+    /// f32 keeps the checkpoint's format (widening is exact); bf16 and f16 convert weights that are not in 8 bits.
     pub fn new(dtype: DType, checkpoint: WeightFormat) -> Self {
-        let weights = if dtype.is_half() {
+        let weights = if dtype.is_half() && checkpoint != WeightFormat::E4M3 {
             dtype.into()
         } else {
             checkpoint
@@ -199,7 +199,7 @@ fn cost_of_rows(
     // A product of every row with the whole of the operation's matrices.
     let matrices = tensors
         .iter()
-        .filter(|t| matches!(t.role, Role::Matrix | Role::Router));
+        .filter(|t| matches!(t.role, Role::Matrix | Role::Head | Role::Router));
     let product = 2.0 * rows * matrices.map(Declared::elements).sum::<f64>();
     let x = rows * hidden * compute;
     let h = rows * hidden * F32;
@@ -207,7 +207,8 @@ fn cost_of_rows(
     // (weight bytes, cache bytes, activation bytes, FLOPs)
     let (weight_bytes, cache_bytes, activation_bytes, flops) = match kind {
         OpKind::Embed => {
-            let gathered = rows * hidden * precision.weights.bytes() as f64;
+            let stored = Role::Embedding.stored(precision.weights);
+            let gathered = rows * hidden * stored.bytes() as f64;
             (gathered, 0.0, h, 0.0)
         }
         // Square, sum, scale, weigh.

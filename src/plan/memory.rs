@@ -23,7 +23,7 @@ const USUAL: Usual = Usual {
 pub enum WeightPlacement {
     /// Mapped from a checkpoint: the system may drop pages and read them again, so they are no part of the budget.
     Mapped,
-    /// Generated into memory: part of the budget.
+    /// Generated or converted into memory: part of the budget.
     Resident,
 }
 
@@ -247,7 +247,7 @@ fn fixed_items(
                 WeightPlacement::Mapped => {
                     "mapped from the checkpoint: the system may drop and reread them".into()
                 }
-                WeightPlacement::Resident => "generated into memory".into(),
+                WeightPlacement::Resident => "generated or converted into memory".into(),
             },
             place: match placement {
                 WeightPlacement::Mapped => Place::Mapped,

@@ -60,7 +60,7 @@ impl Opened {
     /// # Errors
     /// Fails as [`load`] and [`Opened::engine`] do; the engine's.
     pub fn forecast(&self, planned: &Planned, sink: &SharedSink) -> Result<Forecast> {
-        let model = load(&self.spec.model)?;
+        let model = load(&self.spec)?;
         let mut engine = self.engine(&model, sink, Observe::NOTHING)?.engine;
         let precision = self.precision()?;
         let cost = |kind, rows: f64, context: f64| {

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::io::identity::Identity;
 use crate::io::record::{Header, VERSION};
 use crate::model::fingerprint::fingerprint;
-use crate::model::{GenerationConfig, Model, ModelConfig, ModelSource};
+use crate::model::{GenerationConfig, Model, ModelConfig};
 use crate::plan::{EngineOptions, OpKind, Plan, Precision, StepKind};
 use crate::runtime::{Engine, EngineShape, Replica, Replicas, SingleEngine};
 use crate::telemetry::warn;
@@ -108,7 +108,7 @@ impl Opened {
             ));
         }
         let start = Instant::now();
-        let model = load(&self.spec.model)?;
+        let model = load(&self.spec)?;
         let loaded = Instant::now();
         let observe = Observe {
             record: keep.turns(),
@@ -165,6 +165,7 @@ impl Opened {
                 identity: identity.clone(),
                 device: device.name().to_owned(),
                 dtype: device.dtype().name().to_owned(),
+                weights: self.spec.weights.chosen(),
                 launch: device.launch().map(|launch| launch.name().to_owned()),
                 kernel_variants: target.device().kernel_variants()?,
                 engine: engine.clone(),
@@ -328,15 +329,19 @@ fn start_workers() -> Result<()> {
     }
 }
 
-/// The model's weights, whose warnings go to standard error.
+/// The model's weights as the spec says, whose warnings go to standard error.
 ///
 /// # Errors
-/// Fails as [`Model::load`] does, and where the system refuses threads.
-pub fn load(source: &ModelSource) -> Result<Arc<Model>> {
+/// Fails as [`Model::load`] and [`Model::converted`] do, and where the system refuses threads.
+pub fn load(spec: &RunSpec) -> Result<Arc<Model>> {
     start_workers()?;
-    let model = Model::load(source)?;
+    let mut model = Model::load(&spec.model)?;
     for warning in &model.warnings {
         warn(warning);
+    }
+    model.weights_as = spec.weights;
+    if spec.converts_on_host() {
+        model = model.converted()?;
     }
     Ok(Arc::new(model))
 }

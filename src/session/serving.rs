@@ -84,7 +84,7 @@ impl Serving {
         let (commands, receive) = channel();
         let (tell, started) = channel();
         let serve = move || {
-            let model = load(&opened.spec.model);
+            let model = load(&opened.spec);
             let started = model.and_then(|model| opened.engine(&model, &None, Observe::NOTHING));
             let engine = match started {
                 Ok(started) => started.engine,

@@ -29,6 +29,7 @@ pub fn wanted<'a>(
 ) -> Wanted<'a> {
     Wanted {
         model: &spec.model,
+        converts: spec.converts_on_host(),
         plan,
         precision,
         limits: &spec.limits,

@@ -5,8 +5,9 @@
 
 pub use crate::backend::{DeviceSpec, GpuSpec, Handover, LaunchWay, Parallel};
 use crate::error::{Error, Result};
+use crate::io::identity::Identity;
 use crate::io::row::Options;
-use crate::model::{ModelConfig, ModelSource};
+use crate::model::{ModelConfig, ModelSource, WeightsAs};
 use crate::plan::{GraphFile, Limits, Plan, Precision};
 use crate::text::threads;
 use chrono::NaiveDateTime;
@@ -28,6 +29,8 @@ use std::time::Duration;
 #[non_exhaustive]
 pub struct RunSpec {
     pub model: ModelSource,
+    /// The format of its matrices.
+    pub weights: WeightsAs,
     pub device: DeviceSpec,
     /// More devices, used as the first one is.
     pub beside: Vec<DeviceSpec>,
@@ -67,6 +70,7 @@ impl RunSpec {
     pub fn of(model: ModelSource, device: DeviceSpec) -> Self {
         Self {
             model,
+            weights: WeightsAs::Stored,
             device,
             beside: Vec::new(),
             parallel: Parallel::default(),
@@ -104,13 +108,28 @@ impl RunSpec {
         })
     }
 
-    /// The types of what is computed with and of the matrices of the checkpoint, which has this configuration.
+    /// The types of what is computed with and of the matrices of the model, which has this configuration.
     ///
     /// # Errors
     /// [`ModelSource::matrix_format`]'s.
     pub fn precision(&self, config: &ModelConfig) -> Result<Precision> {
-        let checkpoint = self.model.matrix_format(config)?;
-        Ok(Precision::new(self.device.dtype(), checkpoint))
+        let matrices = self.weights.of(self.model.matrix_format(config)?);
+        Ok(Precision::new(self.device.dtype(), matrices))
+    }
+
+    /// `identity` with the types that answers depend on.
+    pub fn with_types(&self, identity: Identity) -> Identity {
+        let identity = identity.with("--dtype", self.device.dtype().name());
+        match self.weights.chosen() {
+            Some(weights) => identity.with("--weights", weights),
+            None => identity,
+        }
+    }
+
+    /// Whether a device has the weights in the host's memory, as [`Self::weights`] says.
+    pub fn converts_on_host(&self) -> bool {
+        let mut devices = self.devices();
+        self.weights != WeightsAs::Stored && devices.any(|device| device.launch().is_none())
     }
 
     /// The devices that run the whole model beside the first one.

@@ -19,6 +19,9 @@ pub struct About {
     /// `cpu` or `cuda`
     pub device: String,
     pub dtype: String,
+    /// The name in `--weights`; `None` where the weights are as they are stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights: Option<String>,
     /// The name in `--launch`; `None` on the CPU.
     pub launch: Option<String>,
     pub engine: EngineShape,
@@ -90,6 +93,7 @@ impl About {
             model: header.model.clone(),
             device: header.device.clone(),
             dtype: header.dtype.clone(),
+            weights: header.weights.clone(),
             launch: header.launch.clone(),
             engine: header.engine.clone(),
             clock: clock.to_owned(),

@@ -22,6 +22,7 @@ fn the_plan_as_json_is_what_the_schema_says() {
             &["--tokens", "1,256", "--dtype", "f32"],
         ),
         (&golden, &["--kind", "score", "--gpu", "a100"]),
+        ("random:lfm2.5-24b-a2b", &["--weights", "fp8"]),
     ] {
         let shown = inspected(model, rest);
         check(&schema("inspect"), &shown)

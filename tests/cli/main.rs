@@ -36,4 +36,5 @@ mod timeline;
 mod trace;
 mod trace_kernels;
 mod usage;
+mod weights;
 mod writes;

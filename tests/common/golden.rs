@@ -12,7 +12,7 @@ pub struct Golden {
     arrays: Vec<u8>,
 }
 
-/// `variant` is `a` or `b`.
+/// `variant` is one of `a` to `g`.
 pub fn load(variant: &str) -> Golden {
     let dir = PathBuf::from(fixtures::golden(variant));
     Golden {

@@ -26,6 +26,7 @@ pub fn traced_step_ms(
         model: "none".to_owned(),
         device: launch.map_or("cpu", |_| "cuda").to_owned(),
         dtype: "f32".to_owned(),
+        weights: None,
         launch: launch.map(str::to_owned),
         identity: Identity::default(),
         kernel_variants: None,

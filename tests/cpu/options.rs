@@ -7,7 +7,7 @@ use tailgraph::model::lfm2_moe::LFM2_MOE;
 use tailgraph::model::philox::philox4x32_10;
 use tailgraph::model::tensors::{Role, build};
 use tailgraph::model::{
-    GenerationConfig, LayerType, Model, ModelConfig, ModelSource, Tensor, WeightFormat,
+    GenerationConfig, LayerType, Model, ModelConfig, ModelSource, Tensor, WeightFormat, WeightsAs,
 };
 
 use LayerType::{Conv, FullAttention};
@@ -34,6 +34,7 @@ impl Make {
                     WeightFormat::F32 => value.to_le_bytes().to_vec(),
                     WeightFormat::F16 => half::f16::from_f32(value).to_le_bytes().to_vec(),
                     WeightFormat::BF16 => half::bf16::from_f32(value).to_le_bytes().to_vec(),
+                    WeightFormat::E4M3 => unreachable!("it needs scales"),
                 }
             })
             .collect();
@@ -47,7 +48,7 @@ impl Make {
             let (mean, scale) = match spec.role {
                 Role::Embedding => (0.0, 0.1),
                 Role::Norm => (1.0, 0.1),
-                Role::Matrix | Role::Router => (0.0, 1.0 / columns.sqrt()),
+                Role::Matrix | Role::Head | Role::Router => (0.0, 1.0 / columns.sqrt()),
                 Role::ConvTaps | Role::Bias => (0.0, 0.5),
                 Role::ExpertBias => (0.0, 0.3),
             };
@@ -61,6 +62,7 @@ impl Make {
             config,
             generation: GenerationConfig::default(),
             weights: weights.unwrap(),
+            weights_as: WeightsAs::Stored,
             warnings: vec![],
             arena: None,
         })
@@ -94,6 +96,7 @@ pub fn base() -> ModelConfig {
         bos_token_id: None,
         eos_token_ids: vec![],
         pad_token_id: None,
+        quantization: None,
     }
 }
 

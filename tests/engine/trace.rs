@@ -28,6 +28,7 @@ fn a_trace_finds_a_clock_of_its_own_within_what_it_says() {
         model: "formula".to_owned(),
         device: "cuda".to_owned(),
         dtype: "f32".to_owned(),
+        weights: None,
         launch: Some("device-graph".to_owned()),
         identity: Identity::default(),
         kernel_variants: None,

@@ -38,7 +38,7 @@ fn random_weights_are_the_hosts() {
         for tensor in model.weights.all() {
             let made = tensor.made().expect("a preset's");
             let values = decode(tensor.format, tensor.bytes());
-            for format in WeightFormat::ALL {
+            for format in WeightFormat::PLAIN {
                 let mut expected = encode(format, &values);
                 for order in [Order::Rows, Order::Packed] {
                     if order == Order::Packed {

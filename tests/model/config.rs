@@ -51,6 +51,7 @@ fn full_size_presets_have_the_published_sizes() {
         ("lfm2-8b-a1b", 8340.0, 24, 6, 65_536, 1e6),
         ("lfm2.5-8b-a1b", 8468.0, 24, 6, 128_000, 5e6),
         ("lfm2-24b-a2b", 23_844.0, 40, 10, 65_536, 1e6),
+        ("lfm2.5-24b-a2b", 23_972.0, 40, 10, 128_000, 5e6),
     ] {
         let source = ModelSource::parse(&format!("random:{name}@5")).unwrap();
         let config = source.config().unwrap().0;

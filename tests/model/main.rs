@@ -7,6 +7,7 @@ mod config;
 mod config_refused;
 mod defects;
 mod generation;
+mod quantized;
 mod random;
 mod shards;
 mod synth;

@@ -189,7 +189,7 @@ fn sources_are_parsed_and_shown() {
         ("random:tiny@-1", "found the seed \"-1\""),
         (
             "random:huge",
-            "found the preset \"huge\", expected tiny, lfm2-8b-a1b, lfm2.5-8b-a1b, lfm2-24b-a2b or the path",
+            "found the preset \"huge\", expected tiny, lfm2-8b-a1b, lfm2.5-8b-a1b, lfm2-24b-a2b, lfm2.5-24b-a2b or the path",
         ),
         ("random:", "found the preset \"\""),
         (

@@ -45,6 +45,7 @@ pub fn lfm2_8b_a1b() -> ModelConfig {
         bos_token_id: Some(1),
         eos_token_ids: vec![7],
         pad_token_id: Some(0),
+        quantization: None,
     }
 }
 

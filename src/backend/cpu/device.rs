@@ -39,8 +39,8 @@ impl Device for Cpu {
 
     fn memory(&self, wanted: &Wanted<'_>) -> Result<MemoryPlan> {
         let placement = match wanted.model {
-            ModelSource::Dir(_) => WeightPlacement::Mapped,
-            ModelSource::Random { .. } => WeightPlacement::Resident,
+            ModelSource::Dir(_) if !wanted.converts => WeightPlacement::Mapped,
+            _ => WeightPlacement::Resident,
         };
         let shared = match placement {
             WeightPlacement::Mapped => 0,

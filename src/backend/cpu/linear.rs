@@ -4,7 +4,7 @@
 //! [`super::lanes`].
 
 use super::lanes::Isa;
-use crate::model::{Tensor, weights::widen};
+use crate::model::Tensor;
 use rayon::prelude::*;
 use std::cell::RefCell;
 use std::ops::Range;
@@ -132,7 +132,7 @@ fn multiply(
                 tile.resize(elements, 0.0);
             }
             let tile = &mut tile[..elements];
-            widen_rows(task.product.weight, task.outputs, tile);
+            task.product.weight.rows_to_f32(task.outputs, tile);
             isa.products(x, tile, cols, task.results);
         });
     };
@@ -141,13 +141,6 @@ fn multiply(
     } else {
         tasks.into_par_iter().for_each(run);
     }
-}
-
-/// Rows `rows` of a matrix as f32, one after the other.
-fn widen_rows(weight: &Tensor, rows: Range<usize>, out: &mut [f32]) {
-    let row_bytes = weight.cols() * weight.format.bytes();
-    let bytes = &weight.bytes()[rows.start * row_bytes..rows.end * row_bytes];
-    widen(weight.format, bytes, out);
 }
 
 /// Outputs of one task: a multiple of 4 (the widest register block) that fits the tile and is worth a task.

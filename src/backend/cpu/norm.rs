@@ -7,7 +7,8 @@ use rayon::prelude::*;
 /// `h = embed_tokens[token]`, no scaling: h is `[tokens, H]`.
 pub fn embed(table: &Tensor, tokens: &[u32], h: &mut [f32]) {
     for (&token, row) in tokens.iter().zip(h.chunks_mut(table.cols())) {
-        table.row_to_f32(token as usize, row);
+        let token = token as usize;
+        table.rows_to_f32(token..token + 1, row);
     }
 }
 

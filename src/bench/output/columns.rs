@@ -139,6 +139,7 @@ const SETTINGS: &[Column] = &[
     Column::setting("kind", "kind"),
     Column::setting("launch", "launch"),
     Column::setting("dtype", "dtype"),
+    Column::setting("weights", "weights"),
     Column::setting("buckets", "bucket_file"),
     Column::setting("kernel file", "kernel_file"),
     Column::setting("batch", "batch"),
@@ -191,6 +192,7 @@ const OVER_BARE: &[Column] = &[
 pub const STARTS: &[Column] = &[
     Column::setting("launch", "launch"),
     Column::setting("dtype", "dtype"),
+    Column::setting("weights", "weights"),
     Column::setting("buckets", "bucket_file"),
     Column::setting("kernel file", "kernel_file"),
     Column::setting("max seqs", "max_seqs"),

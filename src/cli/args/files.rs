@@ -4,6 +4,7 @@ use super::EXIT_CODES;
 use crate::backend::LaunchWay;
 use crate::command::args::{ModelArg, PrecisionArgs};
 use crate::command::values::of_a_replay;
+use crate::model::WeightsAs;
 use clap::Args;
 use std::path::PathBuf;
 
@@ -72,12 +73,17 @@ pub struct MergeArgs {
 
 #[derive(Debug, Clone, Args)]
 pub struct SynthArgs {
-    /// random:PRESET[@SEED] where PRESET is tiny, lfm2-8b-a1b, lfm2.5-8b-a1b, lfm2-24b-a2b or a path to a config.json
+    /// random:PRESET[@SEED] where PRESET is tiny, lfm2-8b-a1b, lfm2.5-8b-a1b, lfm2-24b-a2b, lfm2.5-24b-a2b or a path to a
+    /// config.json
     #[arg(long, short, value_name = "MODEL")]
     pub model: String,
     /// The directory to write: new or empty, not the current one, not a mount point. Until it is whole it is DIR.partial
     #[arg(long, short, value_name = "DIR")]
     pub output: PathBuf,
+    /// Format of the weights to write: fp8 has projections in e4m3 with a scale for each output channel, in compressed-tensors'
+    /// layout [default: as-is, which is bf16]
+    #[arg(long, value_name = "FORMAT")]
+    pub weights: Option<WeightsAs>,
     /// Size of one file of weights
     #[arg(long, value_name = "SIZE", default_value = "5GB")]
     pub shard_size: String,

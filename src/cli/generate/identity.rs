@@ -39,8 +39,9 @@ pub fn identity(opened: &Opened, rules: &Rules) -> Result<Identity> {
     if let Some(template) = &opened.spec.chat_template {
         model.push(("--chat-template".to_owned(), of_file(template)?));
     }
-    Ok(Identity::of_model(&model)
-        .with("--dtype", opened.spec.device.dtype().name())
+    Ok(opened
+        .spec
+        .with_types(Identity::of_model(&model))
         // What memory has room for counts too: it is the limit of rows that name none.
         .with("--max-context", rules.max_context)
         .with("--max-new-tokens", text(max_new_tokens))

@@ -46,6 +46,9 @@ pub struct Header {
     pub device: String,
     /// `f32`, `bf16` or `f16`
     pub dtype: String,
+    /// The name in `--weights`; `None` where the weights are as they are stored.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weights: Option<String>,
     /// The name in `--launch`; `None` on the CPU.
     pub launch: Option<String>,
     /// Which kernels served which bucket; `None` on the CPU, and of a run that was recorded before there was a choice.

@@ -1,8 +1,7 @@
 //! config.json as it is read: defaults, limits, and what concerns more than one field.
 
-use super::{Family, ModelConfig};
+use super::{Family, ModelConfig, quantization};
 use crate::error::Result;
-use crate::json;
 use crate::model::fields::{self, Fields};
 use crate::model::tensors::model_parameters;
 use crate::model::{FAMILIES, files};
@@ -42,8 +41,11 @@ impl ModelConfig {
         let root: Value = fields::parse(text, path, "a JSON object")?;
         let fields = Fields::new(path, &root)?;
         let family = family(&fields)?;
-        refuse_quantization(&fields)?;
-        let config = (family.read)(&fields)?;
+        let quantization = quantization::read(&fields)?;
+        let config = Self {
+            quantization,
+            ..(family.read)(&fields)?
+        };
         config.check(&fields)?;
         Ok(config)
     }
@@ -104,36 +106,6 @@ fn family(fields: &Fields<'_>) -> Result<&'static Family> {
         Some(found) => fields.wrong("model_type", found, &expected),
         None => fields.error("model_type", format!("is missing, expected {expected}")),
     })
-}
-
-/// Quantized matrices are not what their shapes say, so this is refused by its name before any tensor is looked at.
-fn refuse_quantization(fields: &Fields<'_>) -> Result<()> {
-    // compression_config is the older spelling of compressed-tensors.
-    for name in ["quantization_config", "compression_config"] {
-        let expected = "an object";
-        let Some(object) = fields.optional(name, expected, Value::as_object)? else {
-            continue;
-        };
-        if object.is_empty() {
-            continue;
-        }
-        let method: Vec<String> = ["quant_method", "quant_algo", "format", "fmt"]
-            .iter()
-            .filter_map(|key| Some(format!("{key} {}", json::shown(object.get(*key)?))))
-            .collect();
-        let found = if method.is_empty() {
-            "one that names no quant_method".to_owned()
-        } else {
-            method.join(", ")
-        };
-        return Err(fields.error(
-            name,
-            format!(
-                "found {found}, expected none: quantized checkpoints are not supported, take the one in bf16, f16 or f32"
-            ),
-        ));
-    }
-    Ok(())
 }
 
 /// A number that is finite as f32 and not negative.

@@ -13,8 +13,8 @@ pub(in crate::model) fn theta(fields: &Fields<'_>) -> Result<f64> {
         })
     };
     check_rotary_fraction(fields)?;
-    let scaling = fields.object("rope_scaling", "rope_scaling.")?;
-    let parameters = fields.object("rope_parameters", "rope_parameters.")?;
+    let scaling = fields.object("rope_scaling")?;
+    let parameters = fields.object("rope_parameters")?;
     // Both are checked, although only one is used: a file that speaks of scaling anywhere means it.
     for object in [&scaling, &parameters].into_iter().flatten() {
         check_rope_type(object)?;

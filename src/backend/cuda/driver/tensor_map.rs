@@ -84,6 +84,10 @@ impl TensorMap {
                 Type::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
                 Swizzle::CU_TENSOR_MAP_SWIZZLE_128B,
             ),
+            WeightFormat::E4M3 => (
+                Type::CU_TENSOR_MAP_DATA_TYPE_UINT8,
+                Swizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+            ),
             WeightFormat::F32 => (
                 Type::CU_TENSOR_MAP_DATA_TYPE_FLOAT32,
                 Swizzle::CU_TENSOR_MAP_SWIZZLE_NONE,

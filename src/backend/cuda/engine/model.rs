@@ -17,7 +17,7 @@ use crate::backend::cuda::memory::state::StateLayout;
 use crate::backend::cuda::memory::weights::DeviceWeights;
 use crate::backend::cuda::tuning::variants::Variant;
 use crate::error::Result;
-use crate::model::{DType, Model, WeightFormat};
+use crate::model::{DType, Model};
 use crate::plan::{
     BucketSizes, EngineOptions, LayerRange, NeededRows, Op, OpKind, Plan, Precision, Stage,
     StepKind,
@@ -89,8 +89,7 @@ pub fn programs(
     } = *placement;
     let config = plan.config.clone();
     let range = LayerRange::of(&config, stages);
-    let checkpoint = model.weights.matrix_format();
-    let precision = Precision::new(placement.dtype, checkpoint.unwrap_or(WeightFormat::F32));
+    let precision = Precision::new(placement.dtype, model.matrix_format());
     let library = Library::loaded(&gpu.module)?;
     let kernels = Kernels::load(&library, &config, precision, &gpu.kernels)?;
     for bucket in StepKind::ALL

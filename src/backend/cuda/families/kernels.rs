@@ -13,7 +13,7 @@ use crate::backend::cuda::driver::launch::Kernel;
 use crate::backend::cuda::tuning::variants::Architecture;
 use crate::backend::cuda::tuning::{KernelChoice, Served};
 use crate::error::{Error, Result};
-use crate::model::ModelConfig;
+use crate::model::{ModelConfig, WeightFormat};
 use crate::plan::Precision;
 use crate::sys::abi;
 
@@ -150,6 +150,11 @@ fn tiled(library: &Library, precision: Precision) -> Result<Tiled> {
 /// # Errors
 /// The first field that does not fit, with its value and what is expected.
 pub fn check(config: &ModelConfig, Precision { compute, weights }: Precision) -> Result<()> {
+    if weights == WeightFormat::E4M3 {
+        return Err(Error::Usage(
+            "matrices in 8 bits: the GPU has no kernels for them so far: use `weights` bf16, or `device` cpu".into(),
+        ));
+    }
     let refused = |what: String| Err(Error::Usage(format!("{what}: use `device` cpu")));
     if compute.is_half() && weights != compute.into() {
         return refused(format!(

@@ -9,7 +9,7 @@ use crate::model::{Tensor, WeightFormat};
 use crate::sys::abi;
 use cudarc::driver::CudaStream;
 
-/// kernels/weights/random.cu for each format that weights are kept in, in the order of [`WeightFormat::ALL`].
+/// kernels/weights/random.cu for each format that weights are kept in, in the order of [`WeightFormat::PLAIN`].
 pub struct RandomKernels(Vec<Kernel>);
 
 /// How a matrix lies in memory.
@@ -25,7 +25,7 @@ impl RandomKernels {
     /// The driver refuses.
     pub fn load(library: &Library) -> Result<Self> {
         let kernel = |format: WeightFormat| library.kernel(&format!("tg_random_{}", format.name()));
-        WeightFormat::ALL
+        WeightFormat::PLAIN
             .into_iter()
             .map(kernel)
             .collect::<Result<_>>()
@@ -47,7 +47,7 @@ impl RandomKernels {
         to: Address,
         (format, order): (WeightFormat, Order),
     ) -> Result<()> {
-        let mut kernels = self.0.iter().zip(WeightFormat::ALL);
+        let mut kernels = self.0.iter().zip(WeightFormat::PLAIN);
         let found = kernels.find(|&(_, of)| of == format);
         let (kernel, _) = found.expect("one for each format");
         let ([key_low, key_high], seed_high, scale, offset) = made.stream.parts();

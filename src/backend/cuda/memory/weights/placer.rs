@@ -164,7 +164,7 @@ impl<'a> Placer<'a> {
         let columns = tensor.cols();
         let block = packed::elements(packed::ROWS, columns) * format.bytes();
         let blocks = (PART_BYTES / block).max(1);
-        in_format(tensor, format, packed::ROWS * columns, |rows| {
+        in_format(tensor, format, packed::ROWS, |rows| {
             let of_part = blocks * packed::ROWS * columns * format.bytes();
             rows.chunks(of_part).try_for_each(|rows| {
                 let rows_of_part = rows.len() / (columns * format.bytes());
