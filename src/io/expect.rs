@@ -3,7 +3,8 @@
 //! VALID means: every top-1 token agrees, ties aside, and the relative error (norm of the differences over the
 //! norm of what was expected, pooled over all prompts) is within the tolerance. A tie is a position whose
 //! expected logits at the two tokens differ by no more than the tolerance times the largest expected
-//! magnitude there; each is shown.
+//! magnitude there; each is shown. Agreement and the KL divergence of what is found from what is expected are told by ranges of
+//! positions: what other weights or types cost shows there.
 
 use super::arrays::LogitsTarget;
 use super::tensors::TensorFile;
@@ -41,6 +42,60 @@ fn relative(difference_squared: f64, expected_squared: f64) -> f64 {
     (difference_squared / expected_squared).sqrt()
 }
 
+/// How far apart distributions are, over positions from `first` to twice that.
+#[derive(Debug, Clone, Default)]
+struct Divergence {
+    first: u32,
+    positions: u64,
+    agreeing: u64,
+    /// The sum of KL(expected, found), in nats.
+    kl: f64,
+}
+
+impl Divergence {
+    /// The first position of the range that `position` is in: 0 to 31, 32 to 63, 64 to 127 and so on.
+    fn first_of(position: u32) -> u32 {
+        match position.checked_ilog2() {
+            Some(log) if log >= 5 => 1 << log,
+            _ => 0,
+        }
+    }
+
+    /// That of the range of `position`, among all, which are in the order of positions.
+    fn at(all: &mut Vec<Self>, position: u32) -> &mut Self {
+        let first = Self::first_of(position);
+        let place = all.partition_point(|range| range.first < first);
+        if all.get(place).is_none_or(|range| range.first != first) {
+            let none = Self {
+                first,
+                ..Self::default()
+            };
+            all.insert(place, none);
+        }
+        &mut all[place]
+    }
+
+    fn mean_kl(&self) -> f64 {
+        self.kl / self.positions as f64
+    }
+}
+
+/// KL(expected, found) of the distributions that these logits are of, in nats.
+fn kl_divergence(expected: &[f32], found: &[f32]) -> f64 {
+    let [most_p, most_q] = [expected, found].map(|logits| f64::from(logits[top(logits)]));
+    let (mut sum_p, mut sum_q, mut sum) = (0.0, 0.0, 0.0);
+    for (&p, &q) in expected.iter().zip(found) {
+        let (p, q) = (f64::from(p), f64::from(q));
+        let weight = (p - most_p).exp();
+        sum_p += weight;
+        sum_q += (q - most_q).exp();
+        sum += weight * (p - q);
+    }
+    let sum = sum / sum_p - (most_p + sum_p.ln()) + (most_q + sum_q.ln());
+    // Rounding alone makes it negative. What is no number stays so.
+    if sum < 0.0 { 0.0 } else { sum }
+}
+
 /// Positions where another token is on top than expected.
 #[derive(Debug, Clone, Default)]
 struct Disagreements {
@@ -58,7 +113,8 @@ pub struct Comparison {
     file: Arc<TensorFile>,
     tolerance: f64,
     prompts: Vec<Prompt>,
-    agreeing: u64,
+    /// By ranges of positions, in their order.
+    divergences: Vec<Divergence>,
     ties: Disagreements,
     wrong: Disagreements,
     largest: Option<Largest>,
@@ -94,7 +150,7 @@ impl Comparison {
             file: Arc::new(file),
             tolerance,
             prompts,
-            agreeing: 0,
+            divergences: Vec::new(),
             ties: Disagreements::default(),
             wrong: Disagreements::default(),
             largest: None,
@@ -140,8 +196,11 @@ impl Comparison {
         }
         self.not_finite += u64::from(!finite);
         let (found, wanted) = (top(logits), top(&expected));
+        let divergence = Divergence::at(&mut self.divergences, position);
+        divergence.positions += 1;
+        divergence.kl += kl_divergence(&expected, logits);
         if found == wanted {
-            self.agreeing += 1;
+            divergence.agreeing += 1;
             return;
         }
         let scale = expected.iter().fold(0.0_f32, |a, &b| a.max(b.abs()));
@@ -192,7 +251,8 @@ impl Comparison {
 
     /// Positions whose top-1 token is the expected one, and positions compared.
     pub fn agreement(&self) -> (u64, u64) {
-        (self.agreeing, self.prompts.iter().map(|p| p.compared).sum())
+        let agreeing = self.divergences.iter().map(|d| d.agreeing).sum();
+        (agreeing, self.prompts.iter().map(|p| p.compared).sum())
     }
 
     /// The report, several lines, the verdict last.
@@ -206,9 +266,27 @@ impl Comparison {
         }
         let (agreeing, positions) = self.agreement();
         let ties = self.ties.count;
+        if self.divergences.len() > 1 {
+            let range = |d: &Divergence| {
+                let last = (2 * d.first).max(32) - 1;
+                format!(
+                    "positions {} to {last}: top-1 agreement {}/{}, mean KL divergence {:.3e} nats",
+                    d.first,
+                    d.agreeing,
+                    d.positions,
+                    d.mean_kl()
+                )
+            };
+            lines.extend(self.divergences.iter().map(range));
+        }
         lines.push(format!(
             "top-1 agreement {agreeing}/{positions}, ties {ties}"
         ));
+        if positions > 0 {
+            let kl: f64 = self.divergences.iter().map(|d| d.kl).sum();
+            let mean = kl / positions as f64;
+            lines.push(format!("mean KL divergence {mean:.3e} nats"));
+        }
         if let Some(l) = &self.largest {
             lines.push(format!(
                 "largest absolute difference {:.3e} ({} position {} token {})",

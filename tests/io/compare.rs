@@ -253,3 +253,43 @@ fn expectations_that_do_not_fit_are_named() {
     ]);
     assert!(error().contains("logits.3: found I64"), "{}", error());
 }
+
+/// KL((1/2, 1/2), (3/4, 1/4)) is 1/2 (ln 2/3 + ln 2) at each position from 40 on, and nothing before.
+#[test]
+fn divergence_is_told_by_ranges_of_positions() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("expected.safetensors");
+    let target = || {
+        vec![LogitsTarget {
+            number: 0,
+            tokens: 70,
+        }]
+    };
+    let bytes = vec![0; 70 * 2 * 4];
+    let view = TensorView::new(Dtype::F32, vec![70, 2], &bytes).unwrap();
+    serialize_to_file([("logits.0", view)], None, &path).unwrap();
+    let file = TensorFile::open(&path).unwrap();
+    let comparison = Comparison::new(file, &target(), 2, 1.0, false).unwrap();
+    let sink = ScoreSink::new(target(), 2, None, Some(comparison), None);
+    for position in 0..70 {
+        // The second is on top where it is the larger one.
+        let logit = if position < 40 { 0.0 } else { 3f32.ln() };
+        sink.rows(0, position, &[0.0, logit]).unwrap();
+    }
+    let report = sink.comparison().unwrap().report();
+    let mean = 0.5 * ((2.0f64 / 3.0).ln() + 2f64.ln());
+    for line in [
+        "positions 0 to 31: top-1 agreement 32/32, mean KL divergence 0.000e0 nats".to_owned(),
+        format!(
+            "positions 32 to 63: top-1 agreement 8/32, mean KL divergence {:.3e} nats",
+            mean * 0.75
+        ),
+        format!("positions 64 to 127: top-1 agreement 0/6, mean KL divergence {mean:.3e} nats"),
+        format!("mean KL divergence {:.3e} nats", mean * 30.0 / 70.0),
+    ] {
+        assert!(
+            report.lines().any(|found| found == line),
+            "{line}: {report}"
+        );
+    }
+}
