@@ -89,9 +89,10 @@ pub(super) fn converted(
     Ok(all)
 }
 
-/// A tensor in this format; in 8 bits with a scale for each row.
+/// A tensor in this format; in 8 bits with a scale for each row. A random one has memory of its own then: the others' is not
+/// needed for it.
 fn as_format(tensor: &Tensor, format: WeightFormat) -> Result<Tensor> {
-    if tensor.format == format {
+    if tensor.format == format && tensor.made().is_none() {
         return Ok(tensor.clone());
     }
     let values = tensor.to_f32();

@@ -110,11 +110,18 @@ impl Model {
     /// # Errors
     /// [`crate::Error::Usage`] naming a tensor with a value that the format does not hold.
     pub fn converted(self) -> Result<Self> {
-        if self.weights_as == WeightsAs::Stored {
+        // A preset's matrices are all of one format.
+        let is_made =
+            self.arena.is_some() && self.weights.matrix_format() == Some(self.matrix_format());
+        if self.weights_as == WeightsAs::Stored || is_made {
             return Ok(self);
         }
         let weights = convert::converted(&self.config, &self.weights, self.weights_as)?;
-        Ok(Self { weights, ..self })
+        Ok(Self {
+            weights,
+            arena: None,
+            ..self
+        })
     }
 
     /// Makes a random preset's weights in the host's memory, unless they are there; does nothing for a checkpoint.

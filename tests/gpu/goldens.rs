@@ -4,9 +4,10 @@ use crate::common::fixtures;
 use crate::common::golden::{self, Golden};
 use crate::engine::{Outcome, Setup, greedy, run, score};
 use safetensors::SafeTensors;
+use std::sync::Arc;
 use tailgraph::backend::LaunchWay;
 use tailgraph::backend::cuda::driver::gpu::OpenGpu;
-use tailgraph::model::DType;
+use tailgraph::model::{DType, Model, WeightsAs};
 use tailgraph::runtime::{Logits, Request};
 
 pub const VARIANTS: [&str; 4] = ["a", "b", "c", "d"];
@@ -145,6 +146,36 @@ pub fn f32_on(gpu: &OpenGpu, what: &str, variants: &[&str]) {
         assert!(pooled <= 1e-5, "{what}: {pooled:e}");
         let none = |_: &[u32]| panic!("{what}: a token differs, and f32 has no routing ties here");
         assert_greedy(&golden, &outcomes, &errors, &what, none);
+    }
+}
+
+/// Weights in 8 bits come to the GPU as bf16: those that the host makes, to the bit, and not far from what transformers
+/// computes with all of their bits.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn weights_in_8_bits_are_dequantized_on_their_way() {
+    let gpu = OpenGpu::new(0).unwrap();
+    let setup = Setup {
+        dtype: DType::F32,
+        launch: LaunchWay::DeviceGraph,
+        stages: 1,
+    };
+    for variant in ["e", "f", "g"] {
+        let golden = golden::load(variant);
+        let of_run = || Model {
+            weights_as: WeightsAs::BF16,
+            ..Model::load(&golden.model.source).unwrap()
+        };
+        let on_the_way = run(&gpu, &Arc::new(of_run()), setup, &requests(&golden));
+        let by_host = Arc::new(of_run().converted().unwrap());
+        let by_host = run(&gpu, &by_host, setup, &requests(&golden));
+        for (found, expected) in on_the_way.iter().zip(&by_host) {
+            assert_eq!(found.tokens, expected.tokens, "golden {variant}");
+            assert!(found.logits == expected.logits, "golden {variant}");
+        }
+        let pooled = Errors::new(&golden, &on_the_way).pooled();
+        println!("golden {variant} as bf16: relative error of all logits {pooled:.2e}");
+        assert!((1e-5..5e-2).contains(&pooled), "{variant}: {pooled:e}");
     }
 }
 
