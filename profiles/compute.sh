@@ -18,7 +18,7 @@ counters=${SET:-full}
 options=(--tool compute --stage "$stage" --kind "$kind" --bucket "$bucket" --launches "$launches" --skip "$skip" --set "$counters")
 [ -n "${KERNEL:-}" ] && options+=(--kernel "$KERNEL")
 case $kind in
-  # As many sequences as a step of the bucket has rows, none of which ends before the last has come in.
+  # There are as many sequences as a step of the bucket has rows, none of which ends before the last has come in.
   decode) prompts=$bucket words=4 step=() tokens=$((4 + bucket / 8)) ;;
   # One prompt that fills most of it, at a token a byte, which random: models have.
   mixed) prompts=1 words=$((bucket / 4 - 8)) step=(--step-tokens "$bucket") tokens=4 ;;

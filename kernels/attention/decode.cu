@@ -166,8 +166,7 @@ __device__ inline void merge_warps(DecodeBlock<T, D, WARPS> &block, T *out, cons
   if (block.last) join_chunks(block, of_row, partials, heads, group.first_head, group.here);
 }
 
-/* Stores the row's q of these heads, and in a first chunk its k and v, in shared memory, and k and v also in the pages, at `to_k` and
- * `to_v`. */
+/* Stores the row's q of these heads, and in a first chunk its k and v, in shared memory, and k and v also in the pages, at `to_k` and `to_v`. */
 template <typename T, int D, int WARPS>
 __device__ inline void norm_and_rotate(DecodeBlock<T, D, WARPS> &block, const HeadRotation<D> &rotation, const T *q, const T *k,
                                        const T *v, T *to_k, T *to_v, uint32_t here, bool first, float eps) {

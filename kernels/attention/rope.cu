@@ -11,8 +11,7 @@
  * Bound: memory, 2 (heads + 2 kv_heads) D sizeof(T) bytes a row. 8,192 rows of 32 heads and 8 kv heads of 64 take 36.8 us on an H200, where
  * the bound says 22.2 (profiles/results/kernels-prompts-h200-2026-11-28.txt).
  *
- * Launch: grid = (rows of the bucket, (heads + 2 kv_heads) / ROPE_HEADS rounded up), HEAD_LANES lanes a head. Rows past
- * the step's write nothing.
+ * Launch: grid = (rows of the bucket, (heads + 2 kv_heads) / ROPE_HEADS rounded up), HEAD_LANES lanes a head. Rows past the step's write nothing.
  */
 #include "attention/attention.cuh"
 #include "attention/rope.cuh"

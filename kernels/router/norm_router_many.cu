@@ -195,6 +195,7 @@ __device__ inline void choose_tiles(RouteMany<WORDS> &shared, Pipeline<RouteMany
     if (lane < share.blocks) barrier_arrive_at_block(h.empty + h.at, lane);
     if (warp == 0) {  /* the wait also behind the last tile: arrivals of other blocks come before this one ends */
       barrier_wait(h.empty + h.at, h.parity);
+      __syncwarp();  /* a lane behind would wait for a later phase: in a block without columns lane 0's arrival alone fills the stage */
       load_tile(first + Many::STAGES * share.apart, h.at);
     }
   }

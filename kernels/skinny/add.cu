@@ -146,8 +146,7 @@ __device__ inline void skinny_fetch(SkinnyColumns<Math> &columns, char *x, uint3
   columns.load(reinterpret_cast<const S *>(x + Math::lane_shared_row(bucket, bucket) * pitch), k_here, true);
 }
 
-/* A row's experts, one bit each, read where they lie: several words of them would take too many registers. A row that is not
- * `there` has none. */
+/* A row's experts, one bit each, read where they lie: several words would take too many registers. A row that is not `there` has none. */
 template <uint32_t WORDS>
 struct SkinnyRowExperts {
   const uint32_t *words;

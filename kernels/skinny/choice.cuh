@@ -16,8 +16,7 @@
 #include "common/experts.cuh"
 #include "skinny/skinny.cuh"
 
-/* How many experts a block that predicts scores for each word of bits (skinny/prediction.cuh), how many it publishes, and of how many in
- * all. */
+/* How many experts a block that predicts scores for each word of bits (skinny/prediction.cuh), how many it publishes, and of how many in all. */
 constexpr uint32_t SKINNY_PREDICTION_EXPERTS = TG_SKINNY_PREDICTION_EXPERTS, SKINNY_PREDICTION_BEST = TG_SKINNY_PREDICTION_BEST;
 constexpr uint32_t SKINNY_MOST_EXPERTS = TG_MOST_BIT_WORDS * WARP;
 constexpr uint32_t SKINNY_PREDICTION_WORDS = SKINNY_PREDICTION_BEST * WARP / SKINNY_PREDICTION_EXPERTS;
@@ -46,9 +45,7 @@ struct SkinnyRouting {
    * layer's down has ended. */
   __device__ inline void clear(uint32_t i) const { chosen[i] = 0; }
 
-  __device__ inline void publish(uint32_t i, uint32_t experts) const {
-    store_relaxed(chosen + i, CHOSEN | experts);
-  }
+  __device__ inline void publish(uint32_t i, uint32_t experts) const { store_relaxed(chosen + i, CHOSEN | experts); }
 
   /* Loads word i, for wait(): the load is on its way while the caller does other things. */
   __device__ inline uint64_t load(uint32_t i) const { return load_relaxed(chosen + i); }

@@ -28,8 +28,7 @@ struct SkinnyPast {
   X held[HELD];
 
   /* columns[L-1,H], taps[H,L]; channel c of a row at `position`. */
-  __device__ inline void load(const X *columns, const float *taps_, uint32_t position, uint32_t c, uint32_t hidden,
-                             uint32_t length) {
+  __device__ inline void load(const X *columns, const float *taps_, uint32_t position, uint32_t c, uint32_t hidden, uint32_t length) {
     const float *from = taps_ + (size_t)c * length;
     older = 0.0f;
 #pragma unroll 1

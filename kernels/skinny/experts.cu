@@ -68,6 +68,14 @@ __device__ inline void skinny_copy_predicted(Block &block, const Prediction &pre
   threads_meet<SKINNY_THREADS, CHOICE_READY>();
 }
 
+/* The producer after the choice: it copies the tiles from `at` on, of which `stages` stages are there already. */
+template <class Tiles, class Feed>
+__device__ inline void skinny_copy_chosen(Tiles &at, uint32_t stages, uint32_t of_tile, const Feed &feed) {
+  for (uint32_t i = stages / of_tile; i > 0; i--) at.next();
+#pragma unroll 1
+  for (uint32_t begin = stages % of_tile; any(at.left); at.next(), begin = 0) feed(at, begin, of_tile);
+}
+
 /* The first block stores the experts and weights of `count` rows, each by a warp. */
 template <uint32_t WORDS>
 __device__ inline void skinny_store_choice(const tg_skinny_experts_args &a, const SkinnyChoice<WORDS> &choice, uint32_t count, Weighing weighing) {
@@ -79,6 +87,40 @@ __device__ inline void skinny_store_choice(const tg_skinny_experts_args &a, cons
     const uint32_t pair = of_warp * weighing.k + choice.index(of_warp, e);
     a.experts[pair] = e;
     a.weights[pair] = skinny_weight(choice, of_warp, e, weighing);
+  }
+}
+
+/* The consumers' mainloop multiplies the tiles from `at` on, and stores y of the `count` rows that there are, each row's of an expert where
+ * y_of(r, e) says; with FUSED other blocks wait for it. */
+template <bool FUSED, class Math, uint32_t WORDS, class YOf>
+__device__ inline void skinny_gate_up_tiles(SkinnyNormBlock<Math, WORDS> &block, SkinnyExpertTiles<WORDS> &at, bool right, uint32_t rows,
+                                            uint32_t count, uint32_t outputs, uint32_t hidden, const YOf &y_of) {
+  using X = typename Math::X;
+  const auto &choice = *block.choice;
+  const auto *x_row = block.row(rows);
+  SkinnyColumns<Math> x_columns;
+  x_columns.load(x_row, block.pipeline.k, true);
+  const uint32_t r = threadIdx.x / GATE_OUTPUTS, i = threadIdx.x % GATE_OUTPUTS;
+  /* a block must not end while copies to its shared memory are on their way, so unwanted ones are waited for */
+#pragma unroll 1
+  for (uint32_t skipped = right ? 0 : choice.loaded; skipped > 0; skipped--) block.pipeline.discard();
+#pragma unroll 1
+  while (any(at.left)) {
+    if constexpr (FUSED) {
+      const uint32_t n = at.tile * GATE_OUTPUTS + i;
+      X *to = y_of(0, at.expert()) + n;
+      const bool mine = r < count && n < outputs;
+      /* loaded after h: a block so late that it read a new h finds no word of y missing (skinny/fused.cuh) */
+      const bool missing = mine && skinny_word(to) == SKINNY_MISSING;
+      block.consume(x_columns, x_row, hidden);
+      at.next();
+      skinny_publish<1>(to, mine ? X(block.gated(r, i)) : X(0.0f), missing);
+    } else {
+      block.consume(x_columns, x_row, hidden);
+      const uint32_t n = at.tile * GATE_OUTPUTS + i, e = at.expert();
+      at.next();
+      if (r < count && n < outputs && choice.has(r, e)) y_of(r, e)[n] = X(block.gated(r, i));
+    }
   }
 }
 
@@ -157,49 +199,20 @@ __device__ inline void skinny_experts(const tg_skinny_experts_args &a) {
   const bool right = prediction.is(choice.of_producer);
   Tiles at(those, prediction, tiles);
   if (producer) {
-    const uint32_t stages = right ? choice.loaded : 0;
-    for (uint32_t i = stages / of_tile; i > 0; i--) at.next();
-#pragma unroll 1
-    for (uint32_t begin = stages % of_tile; any(at.left); at.next(), begin = 0) feed(at, begin, of_tile);
+    skinny_copy_chosen(at, right ? choice.loaded : 0, of_tile, feed);
     if constexpr (FUSED) down.load(block.pipeline, choice, policy);
     return;
   }
   if (of_row < rows)
     row.store<Math>(block.x + of_row * block.x_pitch, bucket * block.x_pitch, choice.scale[of_row], block.norm);
   consumers_meet();
-  const auto *x_row = block.row(rows);
-  SkinnyColumns<Math> x_columns;
-  x_columns.load(x_row, block.pipeline.k, true);
-  const uint32_t r = threadIdx.x / GATE_OUTPUTS, i = threadIdx.x % GATE_OUTPUTS;
-  /* a block must not end while copies to its shared memory are on their way, so unwanted ones are waited for */
-#pragma unroll 1
-  for (uint32_t skipped = right ? 0 : choice.loaded; skipped > 0; skipped--) block.pipeline.discard();
   auto y_of = [&](uint32_t r, uint32_t e) { return y + (size_t)(r * weighing.k + choice.index(r, e)) * outputs; };
-#pragma unroll 1
-  while (any(at.left)) {
-    if constexpr (FUSED) {
-      const uint32_t n = at.tile * GATE_OUTPUTS + i;
-      X *to = y_of(0, at.expert()) + n;
-      const bool mine = r < count && n < outputs;
-      /* loaded after h: a block so late that it read a new h finds no word of y missing (skinny/fused.cuh) */
-      const bool missing = mine && skinny_word(to) == SKINNY_MISSING;
-      block.consume(x_columns, x_row, hidden);
-      at.next();
-      skinny_publish<1>(to, mine ? X(block.gated(r, i)) : X(0.0f), missing);
-    } else {
-      block.consume(x_columns, x_row, hidden);
-      const uint32_t n = at.tile * GATE_OUTPUTS + i, e = at.expert();
-      at.next();
-      if (r < count && n < outputs && choice.has(r, e)) y_of(r, e)[n] = X(block.gated(r, i));
-    }
-  }
+  skinny_gate_up_tiles<FUSED>(block, at, right, rows, count, outputs, hidden, y_of);
   skinny_store_choice(a, choice, count, weighing);
   if constexpr (FUSED)
     down.add(h, block.pipeline, block.sums, SkinnyHandOver<Math>(block.choice + 1, weighing.k), choice, count, weighing,
              [&](uint32_t e) { return y_of(0, e); },
-             [&](uint32_t e) {
-               skinny_make_missing<Math>(y_of(0, e), gate + e * stride, up + e * stride, block.row(1), outputs, hidden);
-             });
+             [&](uint32_t e) { skinny_make_missing<Math>(y_of(0, e), gate + e * stride, up + e * stride, block.row(1), outputs, hidden); });
 }
 
 #define SKINNY_EXPERTS(NAME, MATH, WORDS, FUSED) \

@@ -1,9 +1,8 @@
 /* fused.cuh: down of one row's experts in the kernel of their gate and up (skinny/experts.cu): how blocks hand y, the result of gate
  * and up, to each other while they run, and what each does with it.
  *
- * Why. Between two kernels no weights are loaded: a gap of 2.2 us of 23 on an H200; fused it is 21.6, as some
- * of it comes back in waits for y. Here a block's pipeline goes on from its last tile of gate and up to its
- * tile of down, whose weights need no y:
+ * Why. Between two kernels no weights are loaded: a gap of 2.2 us of 23 on an H200; fused it is 21.6, as some of it comes back in waits for y.
+ * Here a block's pipeline goes on from its last tile of gate and up to its tile of down, whose weights need no y:
  *
  * - A word of y shows by its value whether it is there. The blocks that predict, in the layer's first kernel, store SKINNY_MISSING in
  *   each. No product is that: conversions to X give NaN as 0x7fff (f32: 0x7fffffff). A type whose words can be all ones cannot be handed

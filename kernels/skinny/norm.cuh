@@ -1,6 +1,5 @@
-/* norm.cuh: what the kernels share that norm their rows and multiply them: RMSNorm, which every block does anew, since a kernel of its own
- * would cost more; a block's shared memory; tiles of gate and up, which are 8 rows of W1 and the same 8 of W3, so that one thread has both
- * sums.
+/* norm.cuh: what the kernels share that norm their rows and multiply them: RMSNorm, which every block does anew, since a kernel of its own would
+ * cost more; a block's shared memory; tiles of gate and up, which are 8 rows of W1 and the same 8 of W3, so that one thread has both sums.
  */
 #pragma once
 
@@ -132,9 +131,7 @@ struct SkinnyNormBlock {
   }
 
   /* Output i of a tile of gate and up, for row r. */
-  __device__ inline float gated(uint32_t r, uint32_t i) const {
-    return silu(sums.get(r, i)) * sums.get(r, i + GATE_OUTPUTS);
-  }
+  __device__ inline float gated(uint32_t r, uint32_t i) const { return silu(sums.get(r, i)) * sums.get(r, i + GATE_OUTPUTS); }
 
   /* The row of `x` that this lane multiplies. */
   __device__ inline const S *row(uint32_t rows) const {

@@ -104,8 +104,7 @@ struct SkinnyPipeline {
     uint32_t count, bytes;
   };
   /* The source of stage `stage_of_tile` of a tile, whose two runs of rows come by turns. Rows have `inner` columns. */
-  __device__ inline Source source(const SkinnyRows<Math> &first, const SkinnyRows<Math> &second, uint32_t inner,
-                                  uint32_t stage_of_tile) const {
+  __device__ inline Source source(const SkinnyRows<Math> &first, const SkinnyRows<Math> &second, uint32_t inner, uint32_t stage_of_tile) const {
     const bool even = stage_of_tile % SKINNY_TILE_RUNS == 0;
     const uint32_t from = stage_of_tile / SKINNY_TILE_RUNS * k, columns = min(k, inner - from);
     return {(even ? first.at : second.at) + (Math::PACKED ? packed_along(from) : from), even ? first.count : second.count,

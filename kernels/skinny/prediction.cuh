@@ -38,9 +38,7 @@ struct SkinnyPredictionWord {
     const uint32_t number = uint32_t(__ldcg(reinterpret_cast<const unsigned long long *>(&step->number)));
     return uint64_t((number * MOST_LAYERS + layer + 1) & ((1u << MARK_BITS) - 1)) << (64 - MARK_BITS);
   }
-  static __device__ inline uint64_t candidate(uint32_t key, uint32_t expert) {
-    return uint64_t(key) << EXPERT_BITS | (EXPERTS - 1 - expert);
-  }
+  static __device__ inline uint64_t candidate(uint32_t key, uint32_t expert) { return uint64_t(key) << EXPERT_BITS | (EXPERTS - 1 - expert); }
   static __device__ inline uint32_t expert(uint64_t word) { return EXPERTS - 1 - uint32_t(word % EXPERTS); }
   static __device__ inline uint64_t mark_of(uint64_t word) { return word >> (64 - MARK_BITS) << (64 - MARK_BITS); }
 };

@@ -34,12 +34,9 @@
 #include "common/pdl.cuh"
 #include "skinny/args.h"
 
-constexpr uint32_t SKINNY_ROWS = TG_SKINNY_ROWS;
-constexpr uint32_t SKINNY_STAGE_ROWS = TG_SKINNY_STAGE_ROWS;
-constexpr uint32_t SKINNY_OUTPUTS = TG_SKINNY_OUTPUTS;
+constexpr uint32_t SKINNY_ROWS = TG_SKINNY_ROWS, SKINNY_STAGE_ROWS = TG_SKINNY_STAGE_ROWS, SKINNY_OUTPUTS = TG_SKINNY_OUTPUTS;
 constexpr uint32_t SKINNY_TILE_RUNS = SKINNY_OUTPUTS / SKINNY_STAGE_ROWS;
-constexpr uint32_t SKINNY_K = TG_SKINNY_K;
-constexpr uint32_t SKINNY_UNIT = TG_SKINNY_UNIT;
+constexpr uint32_t SKINNY_K = TG_SKINNY_K, SKINNY_UNIT = TG_SKINNY_UNIT;
 constexpr int SKINNY_CONSUMER_WARPS = TG_SKINNY_CONSUMER_WARPS;
 constexpr int SKINNY_CONSUMERS = SKINNY_CONSUMER_WARPS * WARP;
 constexpr int SKINNY_THREADS = SKINNY_CONSUMERS + WARP;
@@ -71,8 +68,7 @@ __host__ __device__ constexpr uint32_t skinny_pitch(uint32_t elements) {
  * begin in the same bank. So a warp reads the halves of a line in the other order for every other row (SkinnyRun). */
 __host__ __device__ constexpr uint32_t skinny_stage_pitch(uint32_t bytes) { return (bytes + SKINNY_LINE - 1) / SKINNY_LINE * SKINNY_LINE; }
 
-/* The first column of a warp's unit u of a stage; below, of this warp's. Two units of 16-bit weights are a line, and lines go round
- * the warps. */
+/* The first column of a warp's unit u of a stage; below, of this warp's. Two units of 16-bit weights are a line, and lines go round the warps. */
 __device__ inline uint32_t skinny_unit_of(uint32_t warp, uint32_t u) {
   return ((u / SKINNY_LINE_UNITS * SKINNY_CONSUMER_WARPS + warp) * SKINNY_LINE_UNITS + u % SKINNY_LINE_UNITS) * SKINNY_UNIT;
 }
@@ -82,9 +78,7 @@ __device__ inline uint32_t skinny_unit_at(uint32_t u) { return skinny_unit_of(th
 __device__ inline uint32_t skinny_lane_column() { return threadIdx.x % 4 * 8; }
 
 /* How many consumer warps share a row, in a bucket of `bucket` rows: a power of two. */
-__device__ inline uint32_t warps_of_row(uint32_t bucket) {
-  return SKINNY_CONSUMER_WARPS >> (bucket > 1 ? 32 - __clz(bucket - 1) : 0);
-}
+__device__ inline uint32_t warps_of_row(uint32_t bucket) { return SKINNY_CONSUMER_WARPS >> (bucket > 1 ? 32 - __clz(bucket - 1) : 0); }
 
 /* ---- where warps meet ------------------------------------------------------------------------ */
 
@@ -211,8 +205,7 @@ struct SkinnyBf16x3Rows : SkinnyHalf<__nv_bfloat16> {
   static __device__ inline void store(S *to, uint32_t apart, float4 v) {
 #pragma unroll
     for (uint32_t p = 0; p < PARTS; p++)
-      *reinterpret_cast<uint2 *>(reinterpret_cast<char *>(to) + p * apart) =
-          make_uint2(take_upper(v.x, v.y), take_upper(v.z, v.w));
+      *reinterpret_cast<uint2 *>(reinterpret_cast<char *>(to) + p * apart) = make_uint2(take_upper(v.x, v.y), take_upper(v.z, v.w));
   }
 
   /* Adds the smallest part first. In a bucket of 1 a lane has two parts of the row, in one of 2 the same part of both rows. */

@@ -11,8 +11,7 @@
  * Measured on an H200 in bf16 in the model, H = 2048 (floor; how: profiles/README.md): 7.9 us (5.5) at 16 rows, 10.5 at 32, 9.8
  * at 64, 11.5 at 128, 16.3 (8.1) at 256, 18.6 while 32 MiB of experts' weights come beside them.
  *
- * Launch: block = THREADS, grid = (clusters of blocks that split K or multicast, H / WIDTH of them; rows of the bucket / ROWS /
- * MULTICAST).
+ * Launch: block = THREADS, grid = (clusters of blocks that split K or multicast, H / WIDTH of them; rows of the bucket / ROWS / MULTICAST).
  */
 #pragma once
 

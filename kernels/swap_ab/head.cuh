@@ -10,8 +10,7 @@
  * Measured on an H200 in bf16 in the model, 65536 outputs of 2048, all rows greedy (floor; how: profiles/README.md): 60.5 us
  * (59.1) at 32 rows, 62.2 at 64, 71.7 at 128, 114.2 (86) at 256.
  *
- * Launch: block = THREADS, grid = (parts, rows of the bucket / ROWS), MULTICAST blocks a cluster. y, best and x have as many rows
- * as the bucket.
+ * Launch: block = THREADS, grid = (parts, rows of the bucket / ROWS), MULTICAST blocks a cluster. y, best and x have as many rows as the bucket.
  */
 #pragma once
 

@@ -3,14 +3,10 @@
 #include "tiled/tiled.cuh"
 
 /* By rows of the bucket (or expected rows of an expert): few, so that blocks split N finely and warps split K; up to large square tiles. */
-template <class Math>
-using TiledTile8 = TiledTile<Math, 16, 8, 256, 1, 1, 4>;
-template <class Math>
-using TiledTile32 = TiledTile<Math, 32, 32, 128, 2, 1, 2>;
-template <class Math>
-using TiledTile64 = TiledTile<Math, 64, 64, 64, 2, 2, 1>;
-template <class Math>
-using TiledTile128 = TiledTile<Math, 128, 128, 32, 2, 4, 1>;
+template <class Math> using TiledTile8 = TiledTile<Math, 16, 8, 256, 1, 1, 4>;
+template <class Math> using TiledTile32 = TiledTile<Math, 32, 32, 128, 2, 1, 2>;
+template <class Math> using TiledTile64 = TiledTile<Math, 64, 64, 64, 2, 2, 1>;
+template <class Math> using TiledTile128 = TiledTile<Math, 128, 128, 32, 2, 4, 1>;
 
 /* The kernels of rows and weights that take matrix instructions. */
 #define TILED_KERNELS(SUFFIX, ...)                               \

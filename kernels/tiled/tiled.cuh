@@ -31,10 +31,7 @@
 #include "common/pdl.cuh"
 #include "tiled/args.h"
 
-constexpr uint32_t TILED_STORE = 0;
-constexpr uint32_t TILED_STORE_F32 = 1;
-constexpr uint32_t TILED_ADD = 2;
-constexpr uint32_t TILED_SILU_MUL = 3;
+constexpr uint32_t TILED_STORE = 0, TILED_STORE_F32 = 1, TILED_ADD = 2, TILED_SILU_MUL = 3;
 
 /* What is resident per block stays under 99 KiB, all that an sm_86 or sm_89 grants. */
 constexpr int TILED_PIPELINE_BYTES = 96 * 1024;
@@ -58,8 +55,7 @@ struct TiledTile {
   static constexpr int BLOCKS = sizeof(typename Math::X) == 2 ? 2 : 1;
   static_assert(BN % (16 * WN) == 0 && BR % (8 * WR) == 0 && BK % (16 * WK) == 0, "whole instructions");
   static_assert(STAGES >= 2, "a pipeline has at least two stages");
-  static_assert(BN * BK * (int)sizeof(typename Math::W) % (16 * THREADS) == 0 &&
-                    BR * BK * (int)sizeof(typename Math::X) % (16 * THREADS) == 0,
+  static_assert(BN * BK * (int)sizeof(typename Math::W) % (16 * THREADS) == 0 && BR * BK * (int)sizeof(typename Math::X) % (16 * THREADS) == 0,
                 "threads share a stage evenly");
   using Acc = float[MI][NI][4];
 };
@@ -199,11 +195,6 @@ struct TiledPieces {
   static __device__ inline uint32_t row(int i) { return (threadIdx.x + i * Tile::THREADS) / (Tile::BK / EACH); }
   static __device__ inline uint32_t column(int i) { return (threadIdx.x + i * Tile::THREADS) % (Tile::BK / EACH) * EACH; }
 
-  __device__ inline void set(int i, const T *at, bool exists) {
-    from[i] = at;
-    valid |= exists << i;
-  }
-
   /* Copies those from column k_first on, `along` elements behind where they start. Where a piece does not exist zeros are written, and
    * the address is that of one that does. */
   template <class... Policy>
@@ -216,11 +207,112 @@ struct TiledPieces {
   }
 };
 
-/* Adds up what the warps of a block that share outputs left in `out`, and stores it, as the epilogue says: rows `first` .. `first + rows` of
- * Y, and `outputs` outputs from n_first on. */
+/* What a block copies into the stages of its pipeline. Weights are packed where there are `tiles`. */
 template <class Tile>
-__device__ inline void tiled_store(const tg_tiled_args &a, const float *out, uint32_t first, uint32_t rows, uint32_t n_first, uint32_t outputs) {
+struct TiledCopies {
+  using W = typename Tile::Math::W;
   using X = typename Tile::Math::X;
+  uint32_t k_total;
+  uint64_t policy;  /* of weights */
+  TiledPieces<Tile, W, Tile::BN, Tile::W_PITCH> w_pieces;
+  TiledPieces<Tile, X, Tile::BR, Tile::X_PITCH> x_pieces;
+
+  static __device__ inline char *stage(int at) {
+    extern __shared__ uint4 shared[];
+    return reinterpret_cast<char *>(shared) + at * Tile::STAGE_BYTES;
+  }
+  static __device__ inline W *w(int at) { return reinterpret_cast<W *>(stage(at)); }
+  static __device__ inline X *x(int at) { return reinterpret_cast<X *>(stage(at) + Tile::W_BYTES); }
+
+  /* Weights are `outputs` rows of `from` from n_first on and, in a tile of more, as many of `pair`. */
+  __device__ inline void set_weights(const W *from, const W *pair, uint32_t n_first, uint32_t outputs, uint32_t n_total,
+                                     const ExpertTile *tiles) {
+    static_assert(Tile::BK % PACKED_COLUMNS == 0 || PACKED_COLUMNS % Tile::BK == 0, "a stage's columns lie in blocks alike");
+#pragma unroll
+    for (int i = 0; i < w_pieces.COUNT; i++) {
+      const uint32_t row = w_pieces.row(i), column = w_pieces.column(i);
+      const bool second = row >= outputs;
+      const uint32_t n = n_first + (second ? row - outputs : row);
+      const size_t at = tiles ? packed_row(n, k_total) + packed_along(column) : (size_t)n * k_total + column;
+      w_pieces.from[i] = (second ? pair : from) + (n < n_total ? at : 0);
+      w_pieces.valid |= (n < n_total) << i;
+    }
+  }
+
+  /* Rows `first` .. `first + rows` of `from`, or those that `gather` has there. */
+  __device__ inline void set_rows(const X *from, const uint32_t *gather, uint32_t first, uint32_t rows) {
+#pragma unroll
+    for (int i = 0; i < x_pieces.COUNT; i++) {
+      const uint32_t row = x_pieces.row(i), at = row < rows ? first + row : first;
+      x_pieces.from[i] = from + (size_t)(gather ? gather[at] : at) * k_total + x_pieces.column(i);
+      x_pieces.valid |= (row < rows) << i;
+    }
+  }
+  __device__ inline void fill_w(int stage, uint32_t k_first, const ExpertTile *tiles) const {
+    w_pieces.fill(w(stage), k_first, tiles ? packed_along(k_first) : k_first, k_total, policy);
+  }
+  __device__ inline void fill_x(int stage, uint32_t k_first) const { x_pieces.fill(x(stage), k_first, k_first, k_total); }
+
+  /* The prologue fills every stage but one with weights. */
+  __device__ inline void fill_first_w(uint32_t steps, const ExpertTile *tiles) const {
+#pragma unroll
+    for (int s = 0; s < Tile::STAGES - 1; s++)
+      if (s < steps) fill_w(s, s * Tile::BK, tiles);
+  }
+};
+
+/* A warp's place among those of its block: which of the tile's k, rows and outputs are its own. */
+template <class Tile>
+struct TiledWarp {
+  const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+  const int k = warp % Tile::WARPS_K, r = warp / Tile::WARPS_K % Tile::WARPS_R, n = warp / Tile::WARPS_K / Tile::WARPS_R;
+};
+
+/* The mainloop: acc = this warp's products, stage by stage. The first stages' weights are under way. */
+template <class Tile>
+__device__ inline void tiled_mainloop(typename Tile::Acc &acc, const TiledCopies<Tile> &copies, const TiledWarp<Tile> &warp, uint32_t steps,
+                                      const ExpertTile *tiles) {
+  const int w_at = warp.n * Tile::MI * 16 * Tile::W_PITCH + warp.k * Tile::KW;
+  const int x_at = warp.r * Tile::NI * 8 * Tile::X_PITCH + warp.k * Tile::KW;
+#pragma unroll
+  for (int s = 0; s < Tile::STAGES - 1; s++) {  /* the first group has all weights so far */
+    if (s < steps) copies.fill_x(s, s * Tile::BK);
+    copy_commit();
+  }
+  int full = 0, empty = Tile::STAGES - 1;
+  for (uint32_t step = 0; step < steps; step++) {
+    copy_wait<Tile::STAGES - 2>();
+    __syncthreads();
+    uint32_t ahead = step + Tile::STAGES - 1;
+    if (ahead < steps) copies.fill_w(empty, ahead * Tile::BK, tiles), copies.fill_x(empty, ahead * Tile::BK);
+    copy_commit();
+    Tile::Math::template multiply<Tile>(acc, copies.w(full) + w_at, copies.x(full) + x_at, warp.lane);
+    full = full + 1 == Tile::STAGES ? 0 : full + 1;
+    empty = empty + 1 == Tile::STAGES ? 0 : empty + 1;
+  }
+  copy_wait<0>();
+  __syncthreads();
+}
+
+/* The epilogue: accumulators cross shared memory, where those of warps that share outputs are added up, and are stored as a.epilogue says:
+ * rows `first` .. `first + rows` of Y, and `outputs` outputs from n_first on. */
+template <class Tile>
+__device__ inline void tiled_epilogue(const tg_tiled_args &a, const typename Tile::Acc &acc, const TiledWarp<Tile> &warp, uint32_t first,
+                                      uint32_t rows, uint32_t n_first, uint32_t outputs) {
+  using X = typename Tile::Math::X;
+  extern __shared__ uint4 shared[];
+  float *out = reinterpret_cast<float *>(shared);  /* [WARPS_K, BR, OUT_PITCH] */
+#pragma unroll
+  for (int i = 0; i < Tile::MI; i++)
+#pragma unroll
+    for (int j = 0; j < Tile::NI; j++)
+#pragma unroll
+      for (int v = 0; v < 4; v++) {
+        int n = (warp.n * Tile::MI + i) * 16 + warp.lane / 4 + v / 2 * 8;
+        int r = (warp.r * Tile::NI + j) * 8 + warp.lane % 4 * 2 + v % 2;
+        out[(warp.k * Tile::BR + r) * Tile::OUT_PITCH + n] = acc[i][j][v];
+      }
+  __syncthreads();
   void *y = a.y;
   const float *bias = a.bias;
   const uint32_t n_total = a.n_total, epilogue = a.epilogue;
@@ -255,11 +347,7 @@ __device__ inline void tiled_store(const tg_tiled_args &a, const float *out, uin
 template <class Tile>
 __device__ inline void tiled(const tg_tiled_args &a) {
   using W = typename Tile::Math::W;
-  using X = typename Tile::Math::X;
-  constexpr int BN = Tile::BN, BR = Tile::BR, BK = Tile::BK;
-  extern __shared__ uint4 shared[];
-
-  const X *x = static_cast<const X *>(a.x);
+  const auto *x = static_cast<const typename Tile::Math::X *>(a.x);
   const W *w = static_cast<const W *>(a.w), *w_pair = static_cast<const W *>(a.w_pair);
   const uint32_t *count = a.count, *gather = a.gather;
   const ExpertTile *tiles = a.tiles;
@@ -276,102 +364,28 @@ __device__ inline void tiled(const tg_tiled_args &a) {
     if (w_pair) w_pair += tile.expert * a.expert_stride;
   }
   const uint64_t policy = cache_policy(tiles ? is_only_tile(tiles, *count, blockIdx.y, tile.expert) : gridDim.y == 1);
-  const uint32_t tid = threadIdx.x;
-  const uint32_t outputs = w_pair ? BN / 2 : BN;  /* of Y, in this block */
+  const uint32_t outputs = w_pair ? Tile::BN / 2 : Tile::BN;  /* of Y, in this block */
   const uint32_t n_first = blockIdx.x * outputs;
-
-  TiledPieces<Tile, W, BN, Tile::W_PITCH> w_pieces;
-  TiledPieces<Tile, X, BR, Tile::X_PITCH> x_pieces;
-#pragma unroll
-  for (int i = 0; i < w_pieces.COUNT; i++) {
-    const uint32_t row = w_pieces.row(i), column = w_pieces.column(i);
-    const bool second = row >= outputs;
-    const uint32_t n = n_first + (second ? row - outputs : row);
-    const size_t at = tiles ? packed_row(n, k_total) + packed_along(column) : (size_t)n * k_total + column;
-    w_pieces.set(i, (second ? w_pair : w) + (n < n_total ? at : 0), n < n_total);
-  }
-
-  auto stage_w = [&](int stage) { return reinterpret_cast<W *>(reinterpret_cast<char *>(shared) + stage * Tile::STAGE_BYTES); };
-  auto stage_x = [&](int stage) {
-    return reinterpret_cast<X *>(reinterpret_cast<char *>(shared) + stage * Tile::STAGE_BYTES + Tile::W_BYTES);
-  };
-  static_assert(BK % PACKED_COLUMNS == 0 || PACKED_COLUMNS % BK == 0, "a stage's columns lie in blocks alike");
-  auto fill_w = [&](int stage, uint32_t k_first) {
-    w_pieces.fill(stage_w(stage), k_first, tiles ? packed_along(k_first) : k_first, k_total, policy);
-  };
-  auto fill_x = [&](int stage, uint32_t k_first) { x_pieces.fill(stage_x(stage), k_first, k_first, k_total); };
-
-  const uint32_t steps = (k_total + BK - 1) / BK;
-  if (pdl || tiles) {
-#pragma unroll
-    for (int s = 0; s < Tile::STAGES - 1; s++)
-      if (s < steps) fill_w(s, s * BK);
-  }
-  uint32_t first, rows;  /* of Y */
-  if (tiles) {
-    first = tile.first, rows = tile.rows;
-  } else {
+  TiledCopies<Tile> copies{k_total, policy};
+  copies.set_weights(w, w_pair, n_first, outputs, n_total, tiles);
+  const uint32_t steps = (k_total + Tile::BK - 1) / Tile::BK;
+  if (pdl || tiles) copies.fill_first_w(steps, tiles);
+  if (!tiles) {
     wait_for_earlier_kernels();
     const uint32_t total = *count;
-    first = blockIdx.y * BR;
-    if (row_base + first >= total) {
+    tile.first = blockIdx.y * Tile::BR;
+    if (row_base + tile.first >= total) {
       copy_wait<0>();
       return;
     }
-    rows = min((uint32_t)BR, total - row_base - first);
-    if (!pdl) {
-#pragma unroll
-      for (int s = 0; s < Tile::STAGES - 1; s++)
-        if (s < steps) fill_w(s, s * BK);
-    }
+    tile.rows = min((uint32_t)Tile::BR, total - row_base - tile.first);
+    if (!pdl) copies.fill_first_w(steps, tiles);
   }
-#pragma unroll
-  for (int i = 0; i < x_pieces.COUNT; i++) {
-    const uint32_t row = x_pieces.row(i), at = row < rows ? first + row : first;
-    x_pieces.set(i, x + (size_t)(gather ? gather[at] : at) * k_total + x_pieces.column(i), row < rows);
-  }
-
-  const int lane = tid % WARP, warp = tid / WARP;
-  const int warp_k = warp % Tile::WARPS_K;
-  const int warp_r = warp / Tile::WARPS_K % Tile::WARPS_R;
-  const int warp_n = warp / Tile::WARPS_K / Tile::WARPS_R;
-  const int w_at = warp_n * Tile::MI * 16 * Tile::W_PITCH + warp_k * Tile::KW;
-  const int x_at = warp_r * Tile::NI * 8 * Tile::X_PITCH + warp_k * Tile::KW;
-
+  copies.set_rows(x, gather, tile.first, tile.rows);
+  const TiledWarp<Tile> warp;
   typename Tile::Acc acc = {};
-#pragma unroll
-  for (int s = 0; s < Tile::STAGES - 1; s++) {  /* the first group has all weights so far */
-    if (s < steps) fill_x(s, s * BK);
-    copy_commit();
-  }
-  int full = 0, empty = Tile::STAGES - 1;
-  for (uint32_t step = 0; step < steps; step++) {
-    copy_wait<Tile::STAGES - 2>();
-    __syncthreads();
-    uint32_t ahead = step + Tile::STAGES - 1;
-    if (ahead < steps) fill_w(empty, ahead * BK), fill_x(empty, ahead * BK);
-    copy_commit();
-    Tile::Math::template multiply<Tile>(acc, stage_w(full) + w_at, stage_x(full) + x_at, lane);
-    full = full + 1 == Tile::STAGES ? 0 : full + 1;
-    empty = empty + 1 == Tile::STAGES ? 0 : empty + 1;
-  }
-  copy_wait<0>();
-  __syncthreads();
-
-  float *out = reinterpret_cast<float *>(shared);  /* [WARPS_K, BR, OUT_PITCH] */
-#pragma unroll
-  for (int i = 0; i < Tile::MI; i++)
-#pragma unroll
-    for (int j = 0; j < Tile::NI; j++)
-#pragma unroll
-      for (int v = 0; v < 4; v++) {
-        int n = (warp_n * Tile::MI + i) * 16 + lane / 4 + v / 2 * 8;
-        int r = (warp_r * Tile::NI + j) * 8 + lane % 4 * 2 + v % 2;
-        out[(warp_k * BR + r) * Tile::OUT_PITCH + n] = acc[i][j][v];
-      }
-  __syncthreads();
-
-  tiled_store<Tile>(a, out, first, rows, n_first, outputs);
+  tiled_mainloop(acc, copies, warp, steps, tiles);
+  tiled_epilogue(a, acc, warp, tile.first, tile.rows, n_first, outputs);
 }
 
 /* A kernel and, for the launcher, its tile: outputs and rows of a block, threads, bytes of shared memory. */

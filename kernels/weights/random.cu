@@ -5,9 +5,8 @@
  * A tensor is w[rows,columns], row after row or packed (common/packed.cuh), then with zeros for the columns that fill it up. Its
  * elements are rounded to the published type first, and then to the type that the model runs in.
  *
- * Bound: arithmetic, some 70 instructions an element, of which 20 are multiplications of 32 bits that an SM begins 64 of in a cycle. The
- * 8.3 billion of LFM2-8B-A1B take 52 ms on an H200, memory asked for included (`startup_load_ms` of
- * profiles/results/decode-h200-2026-11-28.json).
+ * Bound: arithmetic, some 70 instructions an element, of which 20 are multiplications of 32 bits that an SM begins 64 of in a cycle. The 8.3
+ * billion of LFM2-8B-A1B take 52 ms on an H200, memory asked for included (`startup_load_ms` of profiles/results/decode-h200-2026-11-28.json).
  *
  * Launch: a block for each row, block = TG_RANDOM_THREADS.
  */

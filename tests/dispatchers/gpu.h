@@ -24,12 +24,11 @@ struct Graph {
 void seed(uint64_t number);
 uint32_t below(uint32_t end);           /* drawn */
 bool one_in(uint32_t draws);
-/* Of kernels of the tests' own: others may go first. */
+/* A kernel of the tests' own lets others go first. */
 void yield();
 uint32_t thread(); /* threadIdx.x of the fiber that runs */
-/* The program ends with this text, the seed, and what every fiber waits for. */
+/* The program ends with this text, the seed, what every fiber waits for, and what `tells` of on_failure() adds. */
 [[noreturn]] __attribute__((format(printf, 1, 2))) void fail(const char *form, ...);
-/* ... and with what this adds. */
 void on_failure(std::function<void()> tells);
 /* Something came of it: where this is not called for long, it hangs. */
 void progress();

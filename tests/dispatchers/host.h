@@ -35,7 +35,7 @@ struct Host {
   uint32_t ended = 0, all;
   uint64_t tokens = 0;
 
-  /* Of `stages` with as many steps in flight. Most ends of a sequence change the bucket. */
+  /* The host has `stages` stages and as many steps in flight. Most ends of a sequence change the bucket. */
   Host(uint32_t requests_, uint32_t stages) : all(requests_) {
     static const uint32_t SLOTS[] = {1, 3, 4, 4, 8, 40};
     tg_config &c = config;

@@ -11,7 +11,7 @@
 
 #define MOST_STAGES 4u
 #define MOST_DEPTH 4u
-/* Of a place: which step, what announces it, one word that says what it is, and one of activations. */
+/* A place's words: which step, what announces it, one that says what it is, and one of activations. */
 enum { NUMBER, ANNOUNCED, TABLE, ACTIVATIONS, PLACE_WORDS };
 #define LIMIT_NS 100u
 #define ENTRIES 4u
@@ -110,7 +110,7 @@ static void first_stage(struct actor *a, uint64_t now) {
 
 enum { LOOKS, MAKES_ROOM, WAITS, HANDS_ON };
 
-/* As kernels/sched/stages.cu does it: launches at the announcement, takes and announces what the step is, and then waits for it. */
+/* A later stage does as in kernels/sched/stages.cu: launches at the announcement, takes and announces what the step is, and then waits for it. */
 static void later_stage(struct actor *a, uint64_t now) {
   const struct scenario *s = &a->scenario;
   uint64_t *in = tg_link_place(&a->links.in), *out = tg_link_place(&a->links.out);
@@ -175,7 +175,7 @@ static void read_claim(struct actor *a, uint64_t first, uint64_t count) {
   }
 }
 
-/* As a dispatcher does: the oldest claim still held is that of the call before, where the scenario keeps them. */
+/* A dispatcher serves: the oldest claim still held is that of the call before, where the scenario keeps them. */
 static void serve(struct actor *a) {
   uint64_t first = 0u;
   uint32_t queue_ends = (uint32_t)tg_acquire(&memory.drained);

@@ -6,7 +6,7 @@ import subprocess
 
 
 def run(command, limit_s, **named):
-    """As subprocess.run with its output captured as text; past the limit, the program and all that it started are killed.
+    """Does what subprocess.run does with its output captured as text; past the limit, the program and all that it started are killed.
 
     Raises subprocess.TimeoutExpired, with what was printed until then.
     """

@@ -46,7 +46,7 @@ MODELS = [f"random:{HERE}/lfm2-{size}-6-layers.json" for size in ("8b-a1b", "24b
 UNREACHED = {}
 # In (b): of a bucket's mean difference over transformers' of all; of the furthest token over transformers' furthest.
 BUCKET, FURTHEST = 4, 2
-# Of each list of single findings in the report. After as many wrong tokens, no more explanations are looked for.
+# So many single findings of a list are in the report. After as many wrong tokens, no more explanations are looked for.
 SHOWN = 20
 # Positions that transformers takes at once, and logits.
 MOST_ROWS, MOST_LOGITS = 8192, 2048
@@ -250,7 +250,7 @@ def errors(logits, request, first=0):
     scores, size = request.scores(logits, first), logits.square().mean(-1).sqrt()
     behind = scores.max(-1).values - scores.gather(-1, token)[:, 0]
     if request.best_ids is None:
-        # As in differences().
+        # A penalty below 1 makes logits, and so their distances, larger, as in differences().
         size = size / request.penalty
         return behind / 2 / size, TOLERANCE * size, behind
     chances = logits.log_softmax(-1)

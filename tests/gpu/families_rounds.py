@@ -19,7 +19,7 @@ import torch
 KINDS = ("decode", "mixed", "score")
 # TG_ACTION_* of a turn that composed a step.
 COMPOSED = 1
-# Of every eighth request: tokens of the prompt and those generated become likelier, so that it shows which were marked as seen.
+# Every eighth request has this penalty: tokens of the prompt and those generated become likelier, so that it shows which were marked as seen.
 PENALTY = 0.25
 # Logprobs of the best tokens, as many as may be asked for.
 TOP = 20

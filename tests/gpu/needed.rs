@@ -43,7 +43,7 @@ fn the_last_rows_of_each_sequence_are_listed_and_gathered() {
     for step in steps(&mut random) {
         for last in [1, 3, 5, 15] {
             let rows = step.rows().len();
-            // As the scheduler has them: each row's own, what it is of, and the sampled ones.
+            // These are as the scheduler has them: each row's own, what it is of, and the sampled ones.
             let (mut listed_rows, mut from, mut sequences, mut samples) =
                 (vec![], vec![], vec![], vec![]);
             let mut first_row = 0;

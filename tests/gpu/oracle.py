@@ -35,7 +35,7 @@ from comparison import TOLERANCE, Clock, about, add_options, run, run_options, s
 from reference import NEAR_TIE, Reference, relative
 from safetensors.torch import load_file, save_file
 
-# Of logprobs: the difference from which profiles/soak.rs reports that they jump.
+# The difference of logprobs from which profiles/soak.rs reports that they jump.
 JUMP = 1e-3
 
 

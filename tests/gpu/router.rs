@@ -114,9 +114,7 @@ impl RouterCase {
             padding.iter().all(|&e| e == u32::MAX),
             "padding was routed: {rows} of {bucket} rows"
         );
-        for (row, experts) in used.chunks(top_k).enumerate() {
-            self.check(row, experts, &weights[row * top_k..][..top_k]);
-        }
+        self.check_all(used, &weights);
         weights
     }
 
@@ -150,6 +148,13 @@ impl RouterCase {
             .map(|(e, s)| s + self.bias.as_ref().map_or(0.0, |b| f64::from(b[e])))
             .collect();
         (scores, biased)
+    }
+
+    fn check_all(&self, chosen: &[u32], weights: &[f32]) {
+        let top_k = self.config.num_experts_per_tok;
+        for (row, experts) in chosen.chunks(top_k).enumerate() {
+            self.check(row, experts, &weights[row * top_k..][..top_k]);
+        }
     }
 
     fn check(&self, row: usize, experts: &[u32], weights: &[f32]) {
@@ -205,7 +210,7 @@ fn the_router_chooses_the_best_and_weighs_them() {
         (96, 33, 3),
         (2048, 64, 4),
         (1056, 50, 8),
-        // Of many rows: clusters of 4 whose last block has no column, and of 2 whose last has some of its own.
+        // With many rows there are clusters of 4 whose last block has no column, and of 2 whose last has some of its own.
         (1056, 20, 2),
         (992, 9, 2),
     ] {
@@ -244,6 +249,22 @@ fn every_row_of_a_full_bucket_is_routed() {
                     format!("{dtype:?} {bucket} rows of {hidden}: weights of rows that come again");
                 assert_same_bits(&what, &first[..second.len()], second);
             }
+        }
+    }
+}
+
+/// More tiles for a cluster than it has stages, so that each stage serves both groups of choosers by turns.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn stages_serve_both_groups_of_choosers() {
+    let gpu = Gpu::new();
+    let mut random = Random(47);
+    for (hidden, experts, top_k) in [(64, 8, 2), (96, 33, 3), (32, 4, 1), (64, 64, 4)] {
+        for dtype in OPERANDS {
+            let config = mixture(hidden, 64, experts, top_k);
+            let case = RouterCase::random(&mut random, config, 257);
+            let (chosen, weights) = case.run_by(&gpu, dtype, 257, 257, None);
+            case.check_all(&chosen, &weights);
         }
     }
 }

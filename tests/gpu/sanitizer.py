@@ -57,7 +57,7 @@ CHOICE = COPIES.with_name("choice.cuh")
 CHOICE_TOLD = ("choice.chosen[warp * WORDS + i] = chosen[i]", "those | bits_at<WORDS>(chosen, r)")
 BITS = COPIES.parent.parent / "common/bits.cuh"
 BITS_TOLD = ("if constexpr (WORDS == 1) return words[r];",)
-# ... and the grouped experts' consumers tell their loaders in which order the rows are.
+# The grouped experts' consumers tell their loaders in the same way in which order the rows are.
 SORT = COPIES.parent.parent / "grouped/scheduler.cuh"
 SORT_TOLD = ("row_and_which[at] = (n * TG_GROUPED_SORTERS + threadIdx.x)", "row_at(uint32_t place) const")
 STAGE_READ = "units[u] = line < k_here ? *reinterpret_cast<const uint4 *>(at)"
@@ -66,7 +66,7 @@ AT_ONCE = max((os.cpu_count() or 1) - 2, 2)
 # same program they did. Such a run is made again, so many times in all.
 READINGS = 3
 
-# Of one program under one tool. They take a few seconds each; one that hangs must not take the others' time.
+# One program under one tool may take so long. They take a few seconds each; one that hangs must not take the others' time.
 LIMIT_S = 120
 
 

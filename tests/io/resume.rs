@@ -47,7 +47,7 @@ fn names(dir: &Path) -> Vec<String> {
     names
 }
 
-/// As where OUTPUT was written by an older version.
+/// Leaves OUTPUT as an older version wrote it.
 fn forget(output: &Path) {
     std::fs::remove_file(tailgraph::io::finished::job_path(output)).unwrap();
 }
@@ -230,7 +230,7 @@ fn a_run_that_ended_between_the_names_of_its_files_is_gone_on_with() {
     let both = (&*output, &*errors);
     run_apart(both, &with_errors(0..9), Start::Afresh, Some(20));
     assert!(!output.exists() && !errors.exists());
-    // As it is found where the machine fails then; without a journal it would be anybody's.
+    // The file is found like this where the machine fails then; without a journal it would be anybody's.
     std::fs::write(&errors, "{\"id\":1,\"error\":{}}\n").unwrap();
     assert!(open_apart(&at("other"), &errors, Start::Resume).is_err());
     let summary = run_apart(both, &with_errors(0..9), Start::Resume, None);

@@ -134,7 +134,7 @@ fn prefill_of_short_prompts_is_bound_by_matrix_products() {
     let ops = plan.stages[0].ops.iter();
     let all_rows = ops.map(|op| kind_cost(&plan.config, op.kind, &shape, BF16));
     close(prompts_per_s(all_rows.sum()), 8500.0, 0.03);
-    // Of the last two layers, and of all but the products of q, k and v of the one before, 5 rows of each prompt are needed.
+    // The last two layers need 5 rows of each prompt, and so does the one before but for its products of q, k and v.
     let needed = plan.cost(&shape, BF16);
     close(
         prompts_per_s(needed),

@@ -108,7 +108,7 @@ def values(kind, key):
         elif is_list(member):
             item = get_args(member)[0]
             yield f"{key}=[]", [], Swap([least(item)])
-            # Of objects, what they are stands in the same brackets as the list.
+            # What objects are stands in the same brackets as the list.
             of_objects = any(map(extensions.is_typeddict, members(item)))
             for at, value, without in values(item, key if of_objects else key + "[]"):
                 yield at, [value], Swap([without.value]) if isinstance(without, Swap) else [without]

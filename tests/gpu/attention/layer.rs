@@ -20,7 +20,7 @@ pub struct Layer<'g> {
     pub q_norm: Vec<f32>,
     pub k_norm: Vec<f32>,
     pub inverse_frequencies: Vec<f32>,
-    /// Of a query tile of the last run, at most, where it had a list of them.
+    /// Most rows of a query tile of the last run, where it had a list of tiles.
     pub tile_rows: AtomicU32,
 }
 

@@ -16,8 +16,8 @@ struct device {
   tg_state *state;
   tg_rings *rings;
   tg_links *links; /* of a stage of several GPUs */
-  int last;        /*   ... the last one */
-  tg_stage_times *times; /*   ... where it says when it had its steps, if that is asked */
+  int last;        /* the stage is the last one */
+  tg_stage_times *times; /* where the stage says when it had its steps, if that is asked */
   /* what goes wrong, and when */
   char what[16];
   uint64_t step;
@@ -103,7 +103,7 @@ static uint64_t stage_ns(const struct device *device) {
   return now_ns() + (ahead ? strtoull(ahead, NULL, 10) : 0) * device->links->stage;
 }
 
-/* As device.cuh does. `came_ns`: 0 of the first stage. */
+/* The step's times are told as device.cuh tells them; the first stage has 0 for `came_ns`. */
 static void tell(const struct device *device, uint64_t number, uint64_t came_ns, uint64_t left_ns) {
   if (!device->times) return;
   uint64_t *told = device->times->told + number % TG_TIMES_STEPS * 2;

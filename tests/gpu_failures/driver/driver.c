@@ -320,7 +320,7 @@ int cuFuncSetAttribute(void *function, int attribute, int value) {
   ENTER();
   return SUCCESS;
 }
-/* Of a block and a thread: static shared bytes, local bytes, registers. */
+/* A block has so many static shared bytes, a thread so many local bytes and registers. */
 int cuFuncGetAttribute(int *value, int attribute, const struct function *function) {
   (void)function;
   ENTER();

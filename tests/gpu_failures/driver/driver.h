@@ -103,7 +103,7 @@ struct graph {
 
 struct event {
   struct graph *capture; /* of the stream that it was recorded in, */
-  size_t captured;       /*   ... and its last node there, as in a stream */
+  size_t captured;       /* its last node there, as in a stream */
   struct timespec at;
   /* for order.c */
   uint32_t clock[MOST_STREAMS];

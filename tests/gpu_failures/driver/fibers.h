@@ -126,9 +126,9 @@ enum Mutant {
 };
 bool is_mutant(Mutant which);
 
-/* Of products.cpp: called as a block begins. */
+/* products.cpp has this called as a block begins. */
 void begin_products(const Block &block);
-/* Of hopper.cpp: called as a block begins, and when a thread has ended. */
+/* hopper.cpp has these called as a block begins, and when a thread has ended. */
 void begin_block(const Block &block);
 void thread_ended();
 }  // namespace simt

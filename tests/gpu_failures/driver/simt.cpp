@@ -49,9 +49,9 @@ bool has_room, has_fresh, drawn, are_beside;
 std::vector<Event> events;
 std::map<const void *, std::vector<Fiber *>> parked;
 Fiber *running;
-uint32_t slow_warp;
 Schedule schedule;
-Block *slow_block; /* ... or where the slow warp is */
+Block *slow_block; /* the slow one, or that of the slow warp */
+uint32_t slow_warp;
 bool over, told;
 /* How often a word was stored that others look at, and they have looked without that; whether they look again at once. */
 uint64_t stores, idle_looks;
@@ -115,7 +115,7 @@ void begin() {
   abort();
 }
 
-/* Of all that may go on: nothing, an event or a fiber of `block`. */
+/* What goes on next: nothing, an event or a fiber of `block`. */
 struct Choice {
   Block *block;
   Fiber *fiber;
@@ -375,7 +375,7 @@ void run_on(uint32_t places) {
     }
 }
 
-/* As simt.h says of TEST_SIMT_SEED. */
+/* The seed of the next launch follows from TEST_SIMT_SEED as simt.h says. */
 uint64_t next_seed() {
   static uint64_t launches;
   const char *text = getenv("TEST_SIMT_SEED");

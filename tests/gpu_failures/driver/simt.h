@@ -79,7 +79,7 @@ struct Launched {
 bool run(const std::vector<Launched> &launches);
 /* Others may go on before this thread does. */
 void pause();
-void pause_beside(); /* ... where several clusters may run at once */
+void pause_beside(); /* the same where several clusters may run at once */
 /* Before a load of a word in global memory that threads of other blocks may store, and behind such a store. */
 void look(const void *at);
 void stored();

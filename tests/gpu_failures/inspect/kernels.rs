@@ -220,11 +220,11 @@ fn products_and_experts_may_be_of_different_families() {
             assert!(of_it.iter().all(|nodes| nodes.len() == kernels), "{name}");
         }
     }
-    // One kernel norms, multiplies and convolves; of the others each has its own ...
+    // One row has one kernel that norms, multiplies and convolves; two rows have one for each operation.
     assert_eq!(nodes(1, "conv_in_proj"), nodes(1, "short_conv"));
     assert!(nodes(1, "operator_norm").contains(&nodes(1, "conv_in_proj")[0]));
     assert_ne!(nodes(2, "conv_in_proj"), nodes(2, "short_conv"));
-    // ... but for a norm behind experts, which is done as these are added up.
+    // A norm behind experts is done as these are added up.
     let (downs, norms) = (nodes(2, "expert_down"), nodes(2, "operator_norm"));
     let behind = |norm: &&Vec<Value>| downs.iter().any(|down| down[1] == norm[0]);
     let (behind, own): (Vec<_>, Vec<_>) = norms.iter().partition(behind);
