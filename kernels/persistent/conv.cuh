@@ -13,8 +13,7 @@
  * read again would be 12 H more. Measured on an H100, H = 2048, in a step: 27.0 us at 504 rows, where the two kernels apart take 30.3,
  * and 46.6 at 968. profiles/log/prompts.md.
  *
- * H is a multiple of CHANNELS, there are three taps, and a row of the step is its sequence's only one. y is not x: some blocks still
- * read x when others are done.
+ * H is a multiple of CHANNELS, there are three taps, and each row is its sequence's only one. y is not x, which blocks may still read.
  */
 #pragma once
 

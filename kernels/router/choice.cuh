@@ -1,6 +1,4 @@
-/* choice.cuh: how a warp of the router's kernels chooses a row's experts and stores them, and the entries of these kernels. A lane has
- * experts lane + 32 w.
- */
+/* choice.cuh: how a warp of the router's kernels chooses a row's experts, and their entries. A lane has experts lane + 32 w. */
 #pragma once
 
 #include "common/base.cuh"

@@ -16,8 +16,7 @@
  * at 16 rows, 4.4 at 64, 7.6 at 128, 9.5 at 256. By hand the second 32 of 64 experts take some 2 us more at 16 rows.
  *
  * Launch: block = ROUTE_THREADS; clusters of ROUTE_SHARES times E / ROUTE_EACH blocks, rounded up to a power of two, of more than 32
- * experts as of 32; rows of the bucket / rows_each of them. E at most 32, with tg_route_*_e64 64, H at most ROUTE_HIDDEN, rows_each
- * at most ROUTE_ROWS. Needs sm_90a.
+ * experts as of 32; rows of the bucket / rows_each of them. E at most 32, or 64, H at most ROUTE_HIDDEN, rows_each ROUTE_ROWS.
  */
 #include "common/rmsnorm.cuh"
 #include "common/pdl.cuh"
@@ -34,8 +33,7 @@ static_assert(ROUTE_WARPS == 8, "two loads of four");
 template <uint32_t WORDS>
 struct alignas(16) RouteScratch {
   static constexpr uint32_t EXPERTS = WORDS * WARP;
-  /* of this block's columns, by warp; the last are squares */
-  float parts[ROUTE_ROWS][ROUTE_EACH + 1][ROUTE_WARPS];
+  float parts[ROUTE_ROWS][ROUTE_EACH + 1][ROUTE_WARPS];  /* of this block's columns, by warp; the last are squares */
   /* of the cluster, by share of the columns: of all rows' squares in every block, of their experts in the first */
   float squares[ROUTE_ROWS][ROUTE_SHARES];
   float sums[ROUTE_ROWS][ROUTE_SHARES][EXPERTS];
@@ -57,6 +55,34 @@ __device__ inline float sum_of_each(float (&of)[ROUTE_EACH]) {
   float sum = of[0];
   sum += __shfl_xor_sync(0xffffffffu, sum, 2);
   return sum + __shfl_xor_sync(0xffffffffu, sum, 1);
+}
+
+/* Each warp's sums of all rows over its columns, which lie at `h`: of the rows times `weighed`, and of their squares. */
+template <class Scratch>
+__device__ inline void sum_columns(Scratch &scratch, const float4 (&weighed)[ROUTE_EACH], const float *h, uint32_t rows, uint32_t hidden,
+                                   bool there) {
+  const float4 zeros = {};
+  const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+#pragma unroll 1
+  for (uint32_t base = 0; base < rows; base += ROUTE_AT_ONCE) {
+    float4 v[ROUTE_AT_ONCE];
+#pragma unroll
+    for (uint32_t a = 0; a < ROUTE_AT_ONCE; a++) v[a] = there && base + a < rows ? load4(h + (size_t)(base + a) * hidden) : zeros;
+#pragma unroll
+    for (uint32_t a = 0; a < ROUTE_AT_ONCE; a++) {
+      if (base + a >= rows) break;
+      float of[ROUTE_EACH], squares = add_squares(0.0f, v[a]);
+#pragma unroll
+      for (uint32_t e = 0; e < ROUTE_EACH; e++) {
+        const float4 w = weighed[e];
+        of[e] = fmaf(v[a].w, w.w, fmaf(v[a].z, w.z, fmaf(v[a].y, w.y, v[a].x * w.x)));
+      }
+      const float sum = sum_of_each(of);
+      squares = sum_over_lanes(squares);
+      if (lane % 4 == 0) scratch.parts[base + a][lane / 4][warp] = sum;
+      if (lane == 0) scratch.parts[base + a][ROUTE_EACH][warp] = squares;
+    }
+  }
 }
 
 template <typename X, uint32_t WORDS>
@@ -106,29 +132,7 @@ __device__ inline void route_step(const tg_choosing_args &arrays, const tg_route
   X *x = static_cast<X *>(arrays.x) + (size_t)first * hidden + column;
   wait_for_earlier_kernels();
   if (blockIdx.x == gridDim.x - 1) clear_counts(args.counts);
-  auto multiply = [&] {
-#pragma unroll 1
-    for (uint32_t base = 0; base < rows; base += ROUTE_AT_ONCE) {
-      float4 v[ROUTE_AT_ONCE];
-#pragma unroll
-      for (uint32_t a = 0; a < ROUTE_AT_ONCE; a++) v[a] = there && base + a < rows ? load4(h + (size_t)(base + a) * hidden) : zeros;
-#pragma unroll
-      for (uint32_t a = 0; a < ROUTE_AT_ONCE; a++) {
-        if (base + a >= rows) break;
-        float of[ROUTE_EACH], squares = add_squares(0.0f, v[a]);
-#pragma unroll
-        for (uint32_t e = 0; e < ROUTE_EACH; e++) {
-          const float4 w = weighed[e];
-          of[e] = fmaf(v[a].w, w.w, fmaf(v[a].z, w.z, fmaf(v[a].y, w.y, v[a].x * w.x)));
-        }
-        const float sum = sum_of_each(of);
-        squares = sum_over_lanes(squares);
-        if (lane % 4 == 0) scratch.parts[base + a][lane / 4][warp] = sum;
-        if (lane == 0) scratch.parts[base + a][ROUTE_EACH][warp] = squares;
-      }
-    }
-  };
-  multiply();
+  sum_columns(scratch, weighed, h, rows, hidden, there);
   cluster_wait();  /* all blocks have their barriers */
   __syncthreads();
   auto sum_of_warps = [&](uint32_t r, uint32_t e) {
@@ -143,7 +147,7 @@ __device__ inline void route_step(const tg_choosing_args &arrays, const tg_route
   if constexpr (WORDS > 1) {
     weigh(1);
     __syncthreads();  /* the parts have been read */
-    multiply();
+    sum_columns(scratch, weighed, h, rows, hidden, there);
     __syncthreads();
     const uint32_t r = threadIdx.x / ROUTE_EACH, e = threadIdx.x % ROUTE_EACH;
     if (r < rows) store_to_block(&scratch.sums[r][share][WARP + group * ROUTE_EACH + e], 0, sum_of_warps(r, e), &summed);

@@ -6,8 +6,7 @@
  * fills it, and tg_logits_post hands it over, and after the last one waits until the host has taken all: a request ends only after its
  * logits are where they belong. A wait has no limit: the host, which its disk may hold up, takes tiles whatever becomes of them.
  *
- * Bound: the bus, 4V bytes a row. `bench score --logits all`, 1,024 prompts of 32 on an H200: 8.6 GB in 343 ms, steps included, 25 GB/s
- * (a848342a, 2026-11-28).
+ * Bound: the bus, 4V bytes a row. `bench score --logits all`, 1,024 prompts of 32 on an H200: 8.6 GB in 343 ms, steps included, 25 GB/s.
  */
 #include "common/base.cuh"
 #include "common/pdl.cuh"
