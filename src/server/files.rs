@@ -1,0 +1,302 @@
+//! `/v1/files`: files in a folder, each FILE.jsonl with what is said of it in FILE.json. Batches are in the same folder.
+
+use super::asked::{apart, fields, read};
+use super::batches::Batches;
+use super::refusal::Refusal;
+use super::routes::{Answered, reply};
+use super::{READ_LIMIT, State};
+use crate::error::Error;
+use crate::files::{Out, Unfinished};
+use crate::io::partial::now;
+use axum::Router;
+use axum::body::Body;
+use axum::extract::multipart::Field;
+use axum::extract::{
+    DefaultBodyLimit, FromRequest, Multipart, Path as Named, Request, State as Shared,
+};
+use axum::http::StatusCode;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
+use axum::routing::{get, post};
+use serde_json::{Value, json};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::time::timeout;
+
+/// The most bytes of a file.
+const FILE_BYTES: u64 = 1 << 30;
+/// The most bytes of a field beside it.
+const FIELD_BYTES: usize = 4096;
+
+pub fn routes() -> Router<Arc<State>> {
+    Router::new()
+        .route(
+            "/v1/files",
+            post(upload).get(list).layer(DefaultBodyLimit::disable()),
+        )
+        .route("/v1/files/{id}", get(file).delete(delete))
+        .route("/v1/files/{id}/content", get(content))
+        .route("/v1/batches", post(create).get(list_batches))
+        .route("/v1/batches/{id}", get(batch))
+        .route("/v1/batches/{id}/cancel", post(cancel))
+}
+
+/// A folder of things that have an id and are described in JSON.
+#[derive(Clone)]
+pub struct Folder(pub PathBuf);
+
+impl Folder {
+    /// An id of `kind` that no other has.
+    pub fn id(&self, kind: &str) -> String {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        loop {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let id = format!(
+                "{kind}{:08x}{:04x}{number:04x}",
+                now(),
+                std::process::id() & 0xffff
+            );
+            if !self.about(&id).exists() {
+                return id;
+            }
+        }
+    }
+
+    fn about(&self, id: &str) -> PathBuf {
+        self.0.join(format!("{id}.json"))
+    }
+
+    pub fn content(&self, id: &str) -> PathBuf {
+        self.0.join(format!("{id}.jsonl"))
+    }
+
+    /// What is said of `id`, which begins with `kind`.
+    pub fn read(&self, kind: &str, id: &str) -> Result<Value, Refusal> {
+        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        let is_id = id.starts_with(kind) && id.chars().all(is_name);
+        let found = is_id.then(|| std::fs::read(self.about(id)).ok());
+        let about = found
+            .flatten()
+            .and_then(|text| serde_json::from_slice(&text).ok());
+        about.ok_or_else(|| Refusal::not_found(id))
+    }
+
+    pub fn write(&self, about: &Value) -> Result<(), Error> {
+        let id = about["id"].as_str().unwrap_or_default();
+        let out = Out::open(&self.about(id), Unfinished::Removed)?;
+        out.finish_with(format!("{about}\n").as_bytes())
+    }
+
+    /// Says of FILE.jsonl, which is there, what it is.
+    pub fn add_file(&self, id: &str, name: &str, purpose: &str) -> Result<Value, Error> {
+        let path = self.content(id);
+        let bytes = path
+            .metadata()
+            .map_err(|error| Error::io(&path, error))?
+            .len();
+        let about = json!({
+            "id": id,
+            "object": "file",
+            "bytes": bytes,
+            "created_at": now(),
+            "filename": name,
+            "purpose": purpose,
+            "status": "processed",
+        });
+        self.write(&about)?;
+        Ok(about)
+    }
+
+    /// All of `kind`, the newest first.
+    pub fn all(&self, kind: &str) -> Vec<Value> {
+        let entries = std::fs::read_dir(&self.0).into_iter().flatten().flatten();
+        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+        let ids = names.filter_map(|name| Some(name.strip_suffix(".json")?.to_owned()));
+        let mut all: Vec<Value> = ids.filter_map(|id| self.read(kind, &id).ok()).collect();
+        let age = |about: &Value| {
+            (
+                about["created_at"].as_u64(),
+                about["id"].as_str().map(str::to_owned),
+            )
+        };
+        all.sort_by_key(|about| std::cmp::Reverse(age(about)));
+        all
+    }
+
+    fn list(&self, kind: &str) -> Value {
+        let all = self.all(kind);
+        let id = |about: Option<&Value>| about.map(|about| about["id"].clone());
+        json!({
+            "object": "list",
+            "first_id": id(all.first()),
+            "last_id": id(all.last()),
+            "has_more": false,
+            "data": all,
+        })
+    }
+}
+
+impl From<Error> for Refusal {
+    fn from(error: Error) -> Self {
+        let message = error.to_string();
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "folder", message)
+    }
+}
+
+impl State {
+    fn batches(&self) -> Result<&Batches, Refusal> {
+        self.batches.as_ref().ok_or_else(|| {
+            let message = "files and batches: the server has no folder for them, expected it to be started with --batches DIR";
+            Refusal::new(StatusCode::NOT_IMPLEMENTED, "no_batches", message)
+        })
+    }
+
+    fn folder(&self) -> Result<Folder, Refusal> {
+        Ok(self.batches()?.folder().clone())
+    }
+}
+
+fn wrong(message: impl Into<String>) -> Refusal {
+    Refusal::new(StatusCode::BAD_REQUEST, "invalid_request", message)
+}
+
+async fn upload(Shared(state): Shared<Arc<State>>, request: Request) -> Answered {
+    let folder = state.folder()?;
+    let mut form = Multipart::from_request(request, &())
+        .await
+        .map_err(|error| wrong(error.body_text()))?;
+    let id = folder.id("file-");
+    let mut name = None;
+    let mut purpose = String::new();
+    let mut out = None;
+    while let Some(field) = part(form.next_field()).await? {
+        match field.name() {
+            Some("file") => {
+                name = Some(field.file_name().unwrap_or("file").to_owned());
+                let file = Out::open(&folder.content(&id), Unfinished::Removed)?;
+                out = Some(store(field, file).await?);
+            }
+            Some("purpose") => purpose = text(field).await?,
+            _ => drop(text(field).await?),
+        }
+    }
+    let (Some(out), Some(name)) = (out, name) else {
+        return Err(wrong("file: found none, expected a form with a file"));
+    };
+    if purpose != "batch" {
+        return Err(wrong(format!(
+            "purpose: found {purpose:?}, expected \"batch\""
+        )));
+    }
+    apart(move || {
+        out.finish()?;
+        Ok(reply(&folder.add_file(&id, &name, &purpose)?))
+    })
+    .await
+}
+
+/// What comes of a form, in time.
+async fn part<T>(
+    next: impl Future<Output = Result<T, axum::extract::multipart::MultipartError>>,
+) -> Result<T, Refusal> {
+    match timeout(READ_LIMIT, next).await {
+        Ok(part) => part.map_err(|error| wrong(error.body_text())),
+        Err(_) => {
+            let message = format!("body: nothing came for {} s", READ_LIMIT.as_secs());
+            Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, "unread", message))
+        }
+    }
+}
+
+async fn store(mut field: Field<'_>, mut out: Out) -> Result<Out, Refusal> {
+    let mut bytes = 0;
+    while let Some(chunk) = part(field.chunk()).await? {
+        bytes += chunk.len() as u64;
+        if bytes > FILE_BYTES {
+            let message = format!("file: found more than {FILE_BYTES} bytes, expected fewer");
+            return Err(Refusal::new(
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "too_large",
+                message,
+            ));
+        }
+        out = apart(move || {
+            let written = out.write_all(&chunk);
+            written.map_err(|error| Error::io(out.name(), error))?;
+            Ok(out)
+        })
+        .await?;
+    }
+    Ok(out)
+}
+
+async fn text(mut field: Field<'_>) -> Result<String, Refusal> {
+    let mut text = Vec::new();
+    while let Some(chunk) = part(field.chunk()).await? {
+        text.extend(chunk);
+        if text.len() > FIELD_BYTES {
+            return Err(wrong(format!(
+                "a field has more than {FIELD_BYTES} bytes, expected fewer"
+            )));
+        }
+    }
+    String::from_utf8(text).map_err(|_| wrong("a field is not UTF-8, expected text"))
+}
+
+async fn list(Shared(state): Shared<Arc<State>>) -> Answered {
+    let folder = state.folder()?;
+    apart(move || Ok(reply(&folder.list("file-")))).await
+}
+
+async fn file(Shared(state): Shared<Arc<State>>, Named(id): Named<String>) -> Answered {
+    let folder = state.folder()?;
+    apart(move || Ok(reply(&folder.read("file-", &id)?))).await
+}
+
+async fn delete(Shared(state): Shared<Arc<State>>, Named(id): Named<String>) -> Answered {
+    let folder = state.folder()?;
+    apart(move || {
+        folder.read("file-", &id)?;
+        for path in [folder.about(&id), folder.content(&id)] {
+            remove(&path)?;
+        }
+        Ok(reply(&json!({"id": id, "object": "file", "deleted": true})))
+    })
+    .await
+}
+
+pub fn remove(path: &Path) -> Result<(), Error> {
+    std::fs::remove_file(path).map_err(|error| Error::io(path, error))
+}
+
+async fn content(Shared(state): Shared<Arc<State>>, Named(id): Named<String>) -> Answered {
+    let folder = state.folder()?;
+    let bytes = apart(move || {
+        folder.read("file-", &id)?;
+        let path = folder.content(&id);
+        Ok(std::fs::read(&path).map_err(|error| Error::io(&path, error))?)
+    });
+    let headers = [(CONTENT_TYPE, "application/jsonl")];
+    Ok((headers, bytes.await?).into_response())
+}
+
+async fn create(Shared(state): Shared<Arc<State>>, body: Body) -> Answered {
+    let body = read(body).await?;
+    apart(move || Ok(reply(&state.batches()?.create(&fields(&body)?)?))).await
+}
+
+async fn list_batches(Shared(state): Shared<Arc<State>>) -> Answered {
+    let folder = state.folder()?;
+    apart(move || Ok(reply(&folder.list("batch_")))).await
+}
+
+async fn batch(Shared(state): Shared<Arc<State>>, Named(id): Named<String>) -> Answered {
+    let folder = state.folder()?;
+    apart(move || Ok(reply(&folder.read("batch_", &id)?))).await
+}
+
+async fn cancel(Shared(state): Shared<Arc<State>>, Named(id): Named<String>) -> Answered {
+    apart(move || Ok(reply(&state.batches()?.cancel(&id)?))).await
+}
