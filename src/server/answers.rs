@@ -8,7 +8,7 @@ use crate::io::answer::{Origin, Outcome};
 use crate::io::openai_answer;
 use crate::io::openai_stream::{Chunks, DONE, event};
 use crate::io::partial::now;
-use crate::io::row::{Code, OpenAi, TIMED_OUT};
+use crate::io::row::{Code, TIMED_OUT};
 use crate::session::{Output, Question, Told, Unanswered};
 use axum::body::{Body, Bytes};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
@@ -17,7 +17,6 @@ use futures_util::stream::unfold;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Instant;
-use tokio::sync::OwnedSemaphorePermit;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 /// Outputs that are written in one go.
@@ -30,7 +29,6 @@ struct Answers {
     questions: Vec<Question>,
     /// Sequences that have not ended.
     left: usize,
-    _place: OwnedSemaphorePermit,
 }
 
 /// The answer to a question that came at `came`.
@@ -39,7 +37,8 @@ pub async fn answer(state: Arc<State>, asked: Asked, came: Instant) -> Result<Re
         model: state.session.opened().spec.model.short_name(),
         created: now(),
     };
-    let (answers, repeated, number) = Answers::new(&state, asked, came);
+    let (repeated, number) = (asked.repeated.clone(), asked.number);
+    let answers = Answers::new(&state, asked, came);
     if repeated.stream.is_none() {
         let outcomes = answers.whole().await?;
         let codec = &state.session.texts().codec;
@@ -57,20 +56,17 @@ pub async fn answer(state: Arc<State>, asked: Asked, came: Instant) -> Result<Re
 }
 
 impl Answers {
-    fn new(state: &Arc<State>, asked: Asked, came: Instant) -> (Self, OpenAi, u64) {
-        let Asked {
-            repeated,
-            number,
-            mut waiting,
-            place,
-        } = asked;
+    fn new(state: &Arc<State>, asked: Asked, came: Instant) -> Self {
         let (send, outputs) = unbounded_channel();
-        let mut questions = Vec::with_capacity(waiting.left());
-        let streams = repeated.stream.is_some();
+        let (mut waiting, mut questions) = (asked.waiting, Vec::new());
+        // Each sequence has it to its end.
+        let place = Arc::new(asked.place);
         while let Some(prepared) = waiting.peek() {
-            let (index, send) = (questions.len(), send.clone());
+            let (index, send, place) = (questions.len(), send.clone(), place.clone());
             let mut meter = state.metrics.sequence(came);
+            let streams = asked.repeated.stream.is_some();
             let tell = move |told: Told| {
+                let _ = &place;
                 meter.told(&told);
                 // A whole answer has all of its tokens at its end.
                 if streams || !matches!(told, Ok(Output::Token { .. })) {
@@ -80,14 +76,12 @@ impl Answers {
             questions.push(state.session.submit_to(prepared.clone(), tell));
             waiting.take();
         }
-        let answers = Self {
+        Self {
             state: state.clone(),
             outputs,
             left: questions.len(),
             questions,
-            _place: place,
-        };
-        (answers, repeated, number)
+        }
     }
 
     /// An output as what it means for the request. One that ends the request as a whole is an error.

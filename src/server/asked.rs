@@ -7,7 +7,7 @@ use crate::io::once::strict;
 use crate::io::openai::{self, Carrier};
 use crate::io::prepare::Waiting;
 use crate::io::row::{Endpoint, OpenAi, Prompt};
-use axum::body::{Body, Bytes, to_bytes};
+use axum::body::{Body, Bytes, HttpBody, to_bytes};
 use axum::http::StatusCode;
 use serde_json::{Map, Value};
 use std::sync::Arc;
@@ -27,29 +27,28 @@ pub struct Asked {
 
 /// All of a body, which must come in time and not be too long.
 pub async fn read(body: Body) -> Result<Bytes, Refusal> {
+    let too_large = || {
+        let message = format!("body: found more than {BODY_BYTES} bytes, expected fewer");
+        Refusal::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message)
+    };
+    if body.size_hint().lower() > BODY_BYTES as u64 {
+        return Err(too_large());
+    }
     match timeout(READ_LIMIT, to_bytes(body, BODY_BYTES)).await {
         Ok(Ok(bytes)) => Ok(bytes),
+        Ok(Err(error)) if error.to_string().contains("length limit") => Err(too_large()),
         Ok(Err(error)) => {
-            let text = error.to_string();
-            if text.contains("length limit") {
-                return Err(Refusal::new(
-                    StatusCode::PAYLOAD_TOO_LARGE,
-                    "too_large",
-                    format!("body: found more than {BODY_BYTES} bytes, expected fewer"),
-                ));
-            }
-            Err(Refusal::new(
-                StatusCode::BAD_REQUEST,
-                "unread",
-                format!("body: {text}"),
-            ))
+            let message = format!("body: {error}");
+            Err(Refusal::new(StatusCode::BAD_REQUEST, "unread", message))
         }
-        Err(_) => Err(Refusal::new(
-            StatusCode::REQUEST_TIMEOUT,
-            "unread",
-            format!("body: not there after {} s", READ_LIMIT.as_secs()),
-        )),
+        Err(_) => Err(late()),
     }
+}
+
+/// A body did not come in time.
+pub fn late() -> Refusal {
+    let message = format!("body: nothing came for {} s", READ_LIMIT.as_secs());
+    Refusal::new(StatusCode::REQUEST_TIMEOUT, "unread", message)
 }
 
 /// Does work that may take its time on a thread of its own.

@@ -1,9 +1,11 @@
 //! `/v1/batches`: one batch at a time, by the loop of `generate` with its journal, in the session that answers everybody. A server
 //! that ends leaves the journal, from which the next one with the same folder goes on.
 
+use super::Stop;
 use super::files::{Folder, remove};
 use super::refusal::Refusal;
 use crate::error::{Error, Result};
+use crate::files::names::beside;
 use crate::io::answer::Origin;
 use crate::io::fields::{found, present, string, wrong};
 use crate::io::lines::Lines;
@@ -25,6 +27,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
+use tokio::sync::mpsc::UnboundedSender;
 
 /// Rows that are in flight or wait to be, at most.
 const WINDOW: u64 = 1024;
@@ -43,6 +46,7 @@ struct Shared {
     folder: Folder,
     session: Session,
     room: usize,
+    stop: UnboundedSender<Stop>,
     /// The batch that runs, and what interrupts it. Who holds this may write what is said of a batch.
     running: Mutex<Option<(String, Arc<AtomicBool>)>>,
     ending: AtomicBool,
@@ -53,12 +57,18 @@ impl Batches {
     ///
     /// # Errors
     /// The folder cannot be made, or the system refused a thread.
-    pub fn open(folder: &Path, session: Session, room: usize) -> Result<Self> {
+    pub fn open(
+        folder: &Path,
+        session: Session,
+        room: usize,
+        stop: UnboundedSender<Stop>,
+    ) -> Result<Self> {
         std::fs::create_dir_all(folder).map_err(|error| Error::io(folder, error))?;
         let shared = Arc::new(Shared {
             folder: Folder(folder.to_owned()),
             session,
             room,
+            stop,
             running: Mutex::default(),
             ending: AtomicBool::new(false),
         });
@@ -117,18 +127,6 @@ impl Batches {
             return Err(wrong("endpoint", &endpoint.into(), expected).into());
         }
         let id = folder.id("batch_");
-        let names = [
-            "errors",
-            "output_file_id",
-            "error_file_id",
-            "in_progress_at",
-            "finalizing_at",
-            "completed_at",
-            "failed_at",
-            "expired_at",
-            "cancelling_at",
-            "cancelled_at",
-        ];
         let mut batch = json!({
             "id": id,
             "object": "batch",
@@ -141,7 +139,8 @@ impl Batches {
             "request_counts": {"total": 0, "completed": 0, "failed": 0},
             "metadata": present(body, "metadata"),
         });
-        for name in names {
+        let later = "errors output_file_id error_file_id in_progress_at finalizing_at completed_at failed_at expired_at cancelling_at cancelled_at";
+        for name in later.split(' ') {
             batch[name] = Value::Null;
         }
         folder.write(&batch)?;
@@ -302,8 +301,15 @@ impl Shared {
         if self.ending.load(Ordering::SeqCst) && summary.interrupted {
             return Ok(false);
         }
-        if let Some(failure) = &summary.failure {
-            return Err(Error::Runtime(failure.to_string()));
+        match &summary.failure {
+            None => {}
+            // The engine's: the next server goes on.
+            Some(Error::Runtime(message)) => {
+                let error = Arc::new(Error::Runtime(message.clone()));
+                drop(self.stop.send(Stop::Failed(error)));
+                return Ok(false);
+            }
+            Some(failure) => return Err(Error::Runtime(failure.to_string())),
         }
         let counts = &summary.counts;
         batch["request_counts"] = json!({
@@ -313,6 +319,7 @@ impl Shared {
         });
         if summary.interrupted {
             over(batch, "cancelled");
+            remove(&beside(&self.folder.content(output), ".partial"))?;
             return Ok(true);
         }
         let id = batch["id"].as_str().unwrap_or_default().to_owned();

@@ -1,15 +1,14 @@
 //! `/v1/files`: files in a folder, each FILE.jsonl with what is said of it in FILE.json. Batches are in the same folder.
 
-use super::asked::{apart, fields, read};
+use super::asked::{apart, fields, late};
 use super::batches::Batches;
 use super::refusal::Refusal;
-use super::routes::{Answered, reply};
+use super::routes::{Answered, by_body, reply};
 use super::{READ_LIMIT, State};
 use crate::error::Error;
 use crate::files::{Out, Unfinished};
 use crate::io::partial::now;
 use axum::Router;
-use axum::body::Body;
 use axum::extract::multipart::Field;
 use axum::extract::{
     DefaultBodyLimit, FromRequest, Multipart, Path as Named, Request, State as Shared,
@@ -36,11 +35,44 @@ pub fn routes() -> Router<Arc<State>> {
             "/v1/files",
             post(upload).get(list).layer(DefaultBodyLimit::disable()),
         )
-        .route("/v1/files/{id}", get(file).delete(delete))
+        .route(
+            "/v1/files/{id}",
+            get(|s, i| by_id(s, i, file)).delete(|s, i| by_id(s, i, delete)),
+        )
         .route("/v1/files/{id}/content", get(content))
-        .route("/v1/batches", post(create).get(list_batches))
-        .route("/v1/batches/{id}", get(batch))
-        .route("/v1/batches/{id}/cancel", post(cancel))
+        .route(
+            "/v1/batches",
+            by_body(|state, body| state.batches()?.create(&fields(body)?)).get(list_batches),
+        )
+        .route("/v1/batches/{id}", get(|s, i| by_id(s, i, batch)))
+        .route(
+            "/v1/batches/{id}/cancel",
+            post(|s, i| by_id(s, i, |state, id| state.batches()?.cancel(id))),
+        )
+}
+
+async fn by_id(
+    Shared(state): Shared<Arc<State>>,
+    Named(id): Named<String>,
+    work: fn(&State, &str) -> Result<Value, Refusal>,
+) -> Answered {
+    apart(move || Ok(reply(&work(&state, &id)?))).await
+}
+
+fn file(state: &State, id: &str) -> Result<Value, Refusal> {
+    state.batches()?.folder().read("file-", id)
+}
+
+fn batch(state: &State, id: &str) -> Result<Value, Refusal> {
+    state.batches()?.folder().read("batch_", id)
+}
+
+fn delete(state: &State, id: &str) -> Result<Value, Refusal> {
+    let folder = state.batches()?.folder();
+    folder.read("file-", id)?;
+    remove(&folder.about(id))?;
+    remove(&folder.content(id))?;
+    Ok(json!({"id": id, "object": "file", "deleted": true}))
 }
 
 /// A folder of things that have an id and are described in JSON.
@@ -126,15 +158,7 @@ impl Folder {
     }
 
     fn list(&self, kind: &str) -> Value {
-        let all = self.all(kind);
-        let id = |about: Option<&Value>| about.map(|about| about["id"].clone());
-        json!({
-            "object": "list",
-            "first_id": id(all.first()),
-            "last_id": id(all.last()),
-            "has_more": false,
-            "data": all,
-        })
+        json!({"object": "list", "has_more": false, "data": self.all(kind)})
     }
 }
 
@@ -201,13 +225,8 @@ async fn upload(Shared(state): Shared<Arc<State>>, request: Request) -> Answered
 async fn part<T>(
     next: impl Future<Output = Result<T, axum::extract::multipart::MultipartError>>,
 ) -> Result<T, Refusal> {
-    match timeout(READ_LIMIT, next).await {
-        Ok(part) => part.map_err(|error| wrong(error.body_text())),
-        Err(_) => {
-            let message = format!("body: nothing came for {} s", READ_LIMIT.as_secs());
-            Err(Refusal::new(StatusCode::REQUEST_TIMEOUT, "unread", message))
-        }
-    }
+    let part = timeout(READ_LIMIT, next).await.map_err(|_| late())?;
+    part.map_err(|error| wrong(error.body_text()))
 }
 
 async fn store(mut field: Field<'_>, mut out: Out) -> Result<Out, Refusal> {
@@ -250,23 +269,6 @@ async fn list(Shared(state): Shared<Arc<State>>) -> Answered {
     apart(move || Ok(reply(&folder.list("file-")))).await
 }
 
-async fn file(Shared(state): Shared<Arc<State>>, Named(id): Named<String>) -> Answered {
-    let folder = state.folder()?;
-    apart(move || Ok(reply(&folder.read("file-", &id)?))).await
-}
-
-async fn delete(Shared(state): Shared<Arc<State>>, Named(id): Named<String>) -> Answered {
-    let folder = state.folder()?;
-    apart(move || {
-        folder.read("file-", &id)?;
-        for path in [folder.about(&id), folder.content(&id)] {
-            remove(&path)?;
-        }
-        Ok(reply(&json!({"id": id, "object": "file", "deleted": true})))
-    })
-    .await
-}
-
 pub fn remove(path: &Path) -> Result<(), Error> {
     std::fs::remove_file(path).map_err(|error| Error::io(path, error))
 }
@@ -282,21 +284,7 @@ async fn content(Shared(state): Shared<Arc<State>>, Named(id): Named<String>) ->
     Ok((headers, bytes.await?).into_response())
 }
 
-async fn create(Shared(state): Shared<Arc<State>>, body: Body) -> Answered {
-    let body = read(body).await?;
-    apart(move || Ok(reply(&state.batches()?.create(&fields(&body)?)?))).await
-}
-
 async fn list_batches(Shared(state): Shared<Arc<State>>) -> Answered {
     let folder = state.folder()?;
     apart(move || Ok(reply(&folder.list("batch_")))).await
-}
-
-async fn batch(Shared(state): Shared<Arc<State>>, Named(id): Named<String>) -> Answered {
-    let folder = state.folder()?;
-    apart(move || Ok(reply(&folder.read("batch_", &id)?))).await
-}
-
-async fn cancel(Shared(state): Shared<Arc<State>>, Named(id): Named<String>) -> Answered {
-    apart(move || Ok(reply(&state.batches()?.cancel(&id)?))).await
 }

@@ -8,7 +8,7 @@ use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::{Histogram, exponential_buckets};
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::{Metric, Registry};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -23,7 +23,7 @@ pub struct Metrics {
     new_tokens: Counter,
     first_token: Histogram,
     between_tokens: Histogram,
-    steps: Family<Labels<2>, Histogram>,
+    steps: Family<Labels<2>, Histogram, fn() -> Histogram>,
     running: Gauge,
     waiting: Gauge,
     pages: Gauge,
@@ -37,59 +37,38 @@ fn times() -> Histogram {
 
 impl Default for Metrics {
     fn default() -> Self {
-        let mut metrics = Self {
-            registry: Registry::with_prefix("tailgraph"),
-            requests: Family::default(),
-            sequences: Family::default(),
-            prompt_tokens: Counter::default(),
-            new_tokens: Counter::default(),
-            first_token: times(),
-            between_tokens: times(),
-            steps: Family::new_with_constructor(times),
-            running: Gauge::default(),
-            waiting: Gauge::default(),
-            pages: Gauge::default(),
-            free_pages: Gauge::default(),
-        };
-        let all = &mut metrics.registry;
-        all.register(
-            "requests",
-            "Requests by route and status",
-            metrics.requests.clone(),
-        );
-        let help = "Sequences that have ended, by why";
-        all.register("sequences", help, metrics.sequences.clone());
-        let help = "Prompt tokens of sequences that have ended";
-        all.register("prompt_tokens", help, metrics.prompt_tokens.clone());
-        all.register(
-            "generation_tokens",
-            "Tokens generated",
-            metrics.new_tokens.clone(),
-        );
-        all.register(
-            "sequences_running",
-            "Sequences that run",
-            metrics.running.clone(),
-        );
-        let help = "Sequences that wait for a slot or for memory";
-        all.register("sequences_waiting", help, metrics.waiting.clone());
-        all.register("pages", "Pages of keys and values", metrics.pages.clone());
-        all.register(
-            "pages_free",
-            "Pages that nobody has",
-            metrics.free_pages.clone(),
-        );
-        let help = "From a request to a sequence's first token";
-        let unit = || Unit::Seconds;
-        let histogram = metrics.first_token.clone();
-        all.register_with_unit("time_to_first_token", help, unit(), histogram);
-        let help = "Between two tokens of a sequence";
-        let histogram = metrics.between_tokens.clone();
-        all.register_with_unit("inter_token_latency", help, unit(), histogram);
-        let help = "Steps by kind and bucket in tokens, by the scheduler's clock";
-        all.register_with_unit("step", help, unit(), metrics.steps.clone());
-        metrics
+        let mut all = Registry::with_prefix("tailgraph");
+        let a = &mut all;
+        Self {
+            requests: add(a, "requests", "By route and status", Family::default()),
+            sequences: add(a, "sequences", "Ended, by why", Family::default()),
+            prompt_tokens: add(a, "prompt_tokens", "Of ended sequences", Counter::default()),
+            new_tokens: add(a, "generation_tokens", "Generated", Counter::default()),
+            running: add(a, "sequences_running", "That run", Gauge::default()),
+            waiting: add(
+                a,
+                "sequences_waiting",
+                "For a slot or memory",
+                Gauge::default(),
+            ),
+            pages: add(a, "pages", "Of keys and values", Gauge::default()),
+            free_pages: add(a, "pages_free", "That nobody has", Gauge::default()),
+            first_token: add(a, "time_to_first_token_seconds", "Of a request", times()),
+            between_tokens: add(a, "inter_token_latency_seconds", "Of a sequence", times()),
+            steps: add(
+                a,
+                "step_seconds",
+                "Steps",
+                Family::new_with_constructor(times as fn() -> _),
+            ),
+            registry: all,
+        }
     }
+}
+
+fn add<M: Metric + Clone>(to: &mut Registry, name: &str, help: &str, metric: M) -> M {
+    to.register(name, help, metric.clone());
+    metric
 }
 
 impl Metrics {

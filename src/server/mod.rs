@@ -134,9 +134,10 @@ pub fn serve(
         .build()
         .map_err(failed)?;
     let slots = session.opened().options.max_seqs as usize * session.opened().targets().count();
-    let batches = options.batches.as_deref();
-    let batches = batches.map(|folder| Batches::open(folder, session.clone(), slots / 2));
     let Stopper(send, receive) = stop;
+    let batches = options.batches.as_deref();
+    let batches =
+        batches.map(|folder| Batches::open(folder, session.clone(), slots / 2, send.clone()));
     let state = Arc::new(State {
         key: options
             .api_key
@@ -244,7 +245,7 @@ fn connections() -> usize {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = Some(limit.maximum.unwrap_or(FILES).min(FILES));
     // Where that is refused there are as many as there were.
-    drop(setrlimit(Resource::Nofile, limit));
+    _ = setrlimit(Resource::Nofile, limit);
     let files = getrlimit(Resource::Nofile).current.unwrap_or(FILES);
     files.saturating_sub(OTHER_FILES).max(1) as usize
 }

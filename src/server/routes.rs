@@ -31,8 +31,8 @@ pub fn routes(state: Arc<State>) -> Router {
         .route("/v1/completions", post(completions))
         .route("/v1/models", get(models))
         .route("/v1/models/{*model}", get(model))
-        .route("/tokenize", post(tokenize))
-        .route("/detokenize", post(detokenize))
+        .route("/tokenize", by_body(texts::tokenize))
+        .route("/detokenize", by_body(texts::detokenize))
         .route("/metrics", get(metrics))
         .route(HEALTH, get(health))
         .merge(files::routes())
@@ -124,16 +124,16 @@ async fn ask(state: Arc<State>, endpoint: Endpoint, body: Body) -> Answered {
     answer(state, asked, came).await
 }
 
-async fn tokenize(Shared(state): Shared<Arc<State>>, body: Body) -> Answered {
-    let body = read(body).await?;
-    Ok(reply(&apart(move || texts::tokenize(&state, &body)).await?))
-}
-
-async fn detokenize(Shared(state): Shared<Arc<State>>, body: Body) -> Answered {
-    let body = read(body).await?;
-    Ok(reply(
-        &apart(move || texts::detokenize(&state, &body)).await?,
-    ))
+/// What a body comes to by `work`, which may take its time.
+pub fn by_body(
+    work: fn(&State, &[u8]) -> Result<Value, Refusal>,
+) -> axum::routing::MethodRouter<Arc<State>> {
+    post(
+        move |Shared(state): Shared<Arc<State>>, body: Body| async move {
+            let body = read(body).await?;
+            Answered::Ok(reply(&apart(move || work(&state, &body)).await?))
+        },
+    )
 }
 
 fn described(state: &State) -> Value {
