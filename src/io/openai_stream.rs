@@ -7,7 +7,7 @@
 use super::codec::Codec;
 use super::openai_answer::{Logprobs, id, message, usage_of};
 use super::outcome::{Origin, Outcome, Tokens};
-use super::row::{Endpoint, OpenAi, RowError};
+use super::row::{Endpoint, OpenAi};
 use super::tool_calls;
 use crate::runtime::TokenLogprobs;
 use serde::Serialize;
@@ -247,10 +247,4 @@ pub fn event(out: &mut Vec<u8>, data: &impl Serialize) {
     out.extend(b"data: ");
     serde_json::to_writer(&mut *out, data).expect("strings, numbers and lists always serialise");
     out.extend(b"\n\n");
-}
-
-/// The event of a question whose answer ends early.
-pub fn error(out: &mut Vec<u8>, error: &RowError) {
-    event(out, &super::openai_answer::error(error));
-    out.extend(DONE);
 }

@@ -2,7 +2,7 @@
 //! that ends leaves the journal, from which the next one with the same folder goes on.
 
 use super::Stop;
-use super::files::{Folder, remove};
+use super::folder::{Folder, remove};
 use super::refusal::Refusal;
 use crate::error::{Error, Result};
 use crate::files::names::beside;

@@ -1,15 +1,14 @@
-//! `/v1/files`: files in a folder, each FILE.jsonl with what is said of it in FILE.json. Batches are in the same folder.
+//! `/v1/files` and `/v1/batches`, over a folder.
 
-use super::asked::{apart, fields, late};
 use super::batches::Batches;
+use super::bodies::{Answered, apart, by_body, fields, late, reply};
+use super::folder::{Folder, remove};
 use super::refusal::Refusal;
-use super::routes::{Answered, by_body, reply};
 use super::{READ_LIMIT, State};
 use crate::error::Error;
 use crate::files::{Out, Unfinished};
-use crate::io::partial::now;
 use axum::Router;
-use axum::extract::multipart::Field;
+use axum::extract::multipart::{Field, MultipartError};
 use axum::extract::{
     DefaultBodyLimit, FromRequest, Multipart, Path as Named, Request, State as Shared,
 };
@@ -19,9 +18,7 @@ use axum::response::IntoResponse;
 use axum::routing::{get, post};
 use serde_json::{Value, json};
 use std::io::Write;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::time::timeout;
 
 /// The most bytes of a file.
@@ -33,7 +30,9 @@ pub fn routes() -> Router<Arc<State>> {
     Router::new()
         .route(
             "/v1/files",
-            post(upload).get(list).layer(DefaultBodyLimit::disable()),
+            post(upload)
+                .get(|s| list(s, "file-"))
+                .layer(DefaultBodyLimit::disable()),
         )
         .route(
             "/v1/files/{id}",
@@ -42,7 +41,8 @@ pub fn routes() -> Router<Arc<State>> {
         .route("/v1/files/{id}/content", get(content))
         .route(
             "/v1/batches",
-            by_body(|state, body| state.batches()?.create(&fields(body)?)).get(list_batches),
+            by_body(|state, body| state.batches()?.create(&fields(body)?))
+                .get(|s| list(s, "batch_")),
         )
         .route("/v1/batches/{id}", get(|s, i| by_id(s, i, batch)))
         .route(
@@ -73,100 +73,6 @@ fn delete(state: &State, id: &str) -> Result<Value, Refusal> {
     remove(&folder.about(id))?;
     remove(&folder.content(id))?;
     Ok(json!({"id": id, "object": "file", "deleted": true}))
-}
-
-/// A folder of things that have an id and are described in JSON.
-#[derive(Clone)]
-pub struct Folder(pub PathBuf);
-
-impl Folder {
-    /// An id of `kind` that no other has.
-    pub fn id(&self, kind: &str) -> String {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        loop {
-            let number = NEXT.fetch_add(1, Ordering::Relaxed);
-            let id = format!(
-                "{kind}{:08x}{:04x}{number:04x}",
-                now(),
-                std::process::id() & 0xffff
-            );
-            if !self.about(&id).exists() {
-                return id;
-            }
-        }
-    }
-
-    fn about(&self, id: &str) -> PathBuf {
-        self.0.join(format!("{id}.json"))
-    }
-
-    pub fn content(&self, id: &str) -> PathBuf {
-        self.0.join(format!("{id}.jsonl"))
-    }
-
-    /// What is said of `id`, which begins with `kind`.
-    pub fn read(&self, kind: &str, id: &str) -> Result<Value, Refusal> {
-        let is_name = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
-        let is_id = id.starts_with(kind) && id.chars().all(is_name);
-        let found = is_id.then(|| std::fs::read(self.about(id)).ok());
-        let about = found
-            .flatten()
-            .and_then(|text| serde_json::from_slice(&text).ok());
-        about.ok_or_else(|| Refusal::not_found(id))
-    }
-
-    pub fn write(&self, about: &Value) -> Result<(), Error> {
-        let id = about["id"].as_str().unwrap_or_default();
-        let out = Out::open(&self.about(id), Unfinished::Removed)?;
-        out.finish_with(format!("{about}\n").as_bytes())
-    }
-
-    /// Says of FILE.jsonl, which is there, what it is.
-    pub fn add_file(&self, id: &str, name: &str, purpose: &str) -> Result<Value, Error> {
-        let path = self.content(id);
-        let bytes = path
-            .metadata()
-            .map_err(|error| Error::io(&path, error))?
-            .len();
-        let about = json!({
-            "id": id,
-            "object": "file",
-            "bytes": bytes,
-            "created_at": now(),
-            "filename": name,
-            "purpose": purpose,
-            "status": "processed",
-        });
-        self.write(&about)?;
-        Ok(about)
-    }
-
-    /// All of `kind`, the newest first.
-    pub fn all(&self, kind: &str) -> Vec<Value> {
-        let entries = std::fs::read_dir(&self.0).into_iter().flatten().flatten();
-        let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-        let ids = names.filter_map(|name| Some(name.strip_suffix(".json")?.to_owned()));
-        let mut all: Vec<Value> = ids.filter_map(|id| self.read(kind, &id).ok()).collect();
-        let age = |about: &Value| {
-            (
-                about["created_at"].as_u64(),
-                about["id"].as_str().map(str::to_owned),
-            )
-        };
-        all.sort_by_key(|about| std::cmp::Reverse(age(about)));
-        all
-    }
-
-    fn list(&self, kind: &str) -> Value {
-        json!({"object": "list", "has_more": false, "data": self.all(kind)})
-    }
-}
-
-impl From<Error> for Refusal {
-    fn from(error: Error) -> Self {
-        let message = error.to_string();
-        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "folder", message)
-    }
 }
 
 impl State {
@@ -222,9 +128,7 @@ async fn upload(Shared(state): Shared<Arc<State>>, request: Request) -> Answered
 }
 
 /// What comes of a form, in time.
-async fn part<T>(
-    next: impl Future<Output = Result<T, axum::extract::multipart::MultipartError>>,
-) -> Result<T, Refusal> {
+async fn part<T>(next: impl Future<Output = Result<T, MultipartError>>) -> Result<T, Refusal> {
     let part = timeout(READ_LIMIT, next).await.map_err(|_| late())?;
     part.map_err(|error| wrong(error.body_text()))
 }
@@ -264,13 +168,9 @@ async fn text(mut field: Field<'_>) -> Result<String, Refusal> {
     String::from_utf8(text).map_err(|_| wrong("a field is not UTF-8, expected text"))
 }
 
-async fn list(Shared(state): Shared<Arc<State>>) -> Answered {
+async fn list(Shared(state): Shared<Arc<State>>, kind: &'static str) -> Answered {
     let folder = state.folder()?;
-    apart(move || Ok(reply(&folder.list("file-")))).await
-}
-
-pub fn remove(path: &Path) -> Result<(), Error> {
-    std::fs::remove_file(path).map_err(|error| Error::io(path, error))
+    apart(move || Ok(reply(&folder.list(kind)))).await
 }
 
 async fn content(Shared(state): Shared<Arc<State>>, Named(id): Named<String>) -> Answered {
@@ -280,11 +180,5 @@ async fn content(Shared(state): Shared<Arc<State>>, Named(id): Named<String>) ->
         let path = folder.content(&id);
         Ok(std::fs::read(&path).map_err(|error| Error::io(&path, error))?)
     });
-    let headers = [(CONTENT_TYPE, "application/jsonl")];
-    Ok((headers, bytes.await?).into_response())
-}
-
-async fn list_batches(Shared(state): Shared<Arc<State>>) -> Answered {
-    let folder = state.folder()?;
-    apart(move || Ok(reply(&folder.list("batch_")))).await
+    Ok(([(CONTENT_TYPE, "application/jsonl")], bytes.await?).into_response())
 }

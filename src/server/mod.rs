@@ -2,10 +2,10 @@
 //!
 //! - here: connections, from the first to the drain
 //! - [`routes`]: what is served where; [`refusal`]: why something is not
-//! - [`asked`]: a body as a question, by the code that reads batch rows; [`answers`]: what comes of it, whole or as a stream
+//! - [`bodies`]: bodies as they come and go; [`asked`]: one as a question, by the code that reads batch rows; [`answers`]: what comes of it, whole or as a stream
 //! - [`texts`]: texts to tokens and back
 //! - [`metrics`]: what `/metrics` shows
-//! - [`files`], [`batches`]: files and batches in a folder, answered by the loop of `generate`
+//! - [`files`]: the routes to what is in a [`folder`]; [`batches`]: batches there, answered by the loop of `generate`
 //!
 //! The session's thread tells each token to a channel, without waiting. Few threads write what comes to the connections. A reader
 //! that is slow leaves no more in its channel than its answer. Uses the session and what stands below.
@@ -13,7 +13,9 @@
 mod answers;
 mod asked;
 mod batches;
+mod bodies;
 mod files;
+mod folder;
 mod metrics;
 mod refusal;
 mod routes;

@@ -1,7 +1,7 @@
 //! What is served where.
 
 use super::answers::answer;
-use super::asked::{apart, read};
+use super::bodies::{Answered, apart, by_body, read, reply};
 use super::refusal::Refusal;
 use super::{State, files, texts};
 use crate::io::row::Endpoint;
@@ -20,15 +20,19 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 use tokio::sync::oneshot;
 
-pub type Answered = Result<Response, Refusal>;
-
 /// Where requests are answered that need no key.
 const HEALTH: &str = "/health";
 
 pub fn routes(state: Arc<State>) -> Router {
     Router::new()
-        .route("/v1/chat/completions", post(chat))
-        .route("/v1/completions", post(completions))
+        .route(
+            "/v1/chat/completions",
+            post(|s, b| ask(s, b, Endpoint::Chat)),
+        )
+        .route(
+            "/v1/completions",
+            post(|s, b| ask(s, b, Endpoint::Completions)),
+        )
         .route("/v1/models", get(models))
         .route("/v1/models/{*model}", get(model))
         .route("/tokenize", by_body(texts::tokenize))
@@ -91,10 +95,7 @@ impl State {
         let given = headers.get(AUTHORIZATION).map(HeaderValue::as_bytes);
         let given = given.and_then(|given| given.strip_prefix(b"Bearer "));
         let given: [u8; 32] = Sha256::digest(given.unwrap_or_default()).into();
-        let differ = key
-            .iter()
-            .zip(given)
-            .fold(0, |differ, (a, b)| differ | (a ^ b));
+        let differ = (0..32).fold(0, |differ, at| differ | (key[at] ^ given[at]));
         std::hint::black_box(differ) == 0
     }
 
@@ -104,36 +105,12 @@ impl State {
     }
 }
 
-pub fn reply(value: &Value) -> Response {
-    ([(CONTENT_TYPE, "application/json")], value.to_string()).into_response()
-}
-
-async fn chat(Shared(state): Shared<Arc<State>>, body: Body) -> Answered {
-    ask(state, Endpoint::Chat, body).await
-}
-
-async fn completions(Shared(state): Shared<Arc<State>>, body: Body) -> Answered {
-    ask(state, Endpoint::Completions, body).await
-}
-
-async fn ask(state: Arc<State>, endpoint: Endpoint, body: Body) -> Answered {
+async fn ask(Shared(state): Shared<Arc<State>>, body: Body, endpoint: Endpoint) -> Answered {
     let came = Instant::now();
     let body = read(body).await?;
     let asking = state.clone();
     let asked = apart(move || asking.ask(endpoint, &body)).await?;
     answer(state, asked, came).await
-}
-
-/// What a body comes to by `work`, which may take its time.
-pub fn by_body(
-    work: fn(&State, &[u8]) -> Result<Value, Refusal>,
-) -> axum::routing::MethodRouter<Arc<State>> {
-    post(
-        move |Shared(state): Shared<Arc<State>>, body: Body| async move {
-            let body = read(body).await?;
-            Answered::Ok(reply(&apart(move || work(&state, &body)).await?))
-        },
-    )
 }
 
 fn described(state: &State) -> Value {

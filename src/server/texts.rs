@@ -1,7 +1,7 @@
 //! `/tokenize` and `/detokenize`, as vLLM has them.
 
 use super::State;
-use super::asked::fields;
+use super::bodies::fields;
 use super::refusal::Refusal;
 use crate::io::fields::{boolean, present, string, token_id_array, wrong};
 use crate::io::messages;
