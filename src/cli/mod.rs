@@ -4,7 +4,7 @@
 //! - `generate`, `score`: the two commands that run a model; their loops are [`crate::session`]'s. `input` opens what
 //!   they read
 //! - `dry_run`: what these would take
-//! - `serve`: requests in place of rows, to [`crate::server`]
+//! - `serve`: requests in place of rows, to `crate::server`
 //! - `merge`: shards of a job as one file
 //! - `bench` is all in [`crate::bench`]
 //! - `tune`: measures which kernels serve which bucket

@@ -18,6 +18,7 @@ use crate::session::identity::identity;
 use crate::session::job::{Job, Style, Summary};
 use crate::session::{Progress, Session};
 use crate::telemetry::warn;
+use axum::http::StatusCode;
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use std::fs::File;
@@ -159,11 +160,7 @@ impl Batches {
                 "{id}: found it {}, expected one that is not over",
                 found(&batch["status"])
             );
-            return Err(Refusal::new(
-                axum::http::StatusCode::CONFLICT,
-                "over",
-                message,
-            ));
+            return Err(Refusal::new(StatusCode::CONFLICT, "over", message));
         }
         batch["cancelling_at"] = json!(now());
         match &*running {
@@ -319,7 +316,11 @@ impl Shared {
         });
         if summary.interrupted {
             over(batch, "cancelled");
-            remove(&beside(&self.folder.content(output), ".partial"))?;
+            // A journal without a row has gone by itself.
+            let journal = beside(&self.folder.content(output), ".partial");
+            if journal.exists() {
+                remove(&journal)?;
+            }
             return Ok(true);
         }
         let id = batch["id"].as_str().unwrap_or_default().to_owned();

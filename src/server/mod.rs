@@ -1,11 +1,12 @@
 //! `serve`: the OpenAI interface over HTTP, to one session.
 //!
 //! - here: connections, from the first to the drain
-//! - [`routes`]: what is served where; [`refusal`]: why something is not
-//! - [`bodies`]: bodies as they come and go; [`asked`]: one as a question, by the code that reads batch rows; [`answers`]: what comes of it, whole or as a stream
-//! - [`texts`]: texts to tokens and back
-//! - [`metrics`]: what `/metrics` shows
-//! - [`files`]: the routes to what is in a [`folder`]; [`batches`]: batches there, answered by the loop of `generate`
+//! - `routes`: what is served where; `refusal`: why something is not
+//! - `bodies`: bodies as they come and go; `asked`: one as a question, by the code that reads batch rows; `answers`: what comes of
+//!   it, whole or as a stream
+//! - `texts`: texts to tokens and back
+//! - `metrics`: what `/metrics` shows
+//! - `files`: the routes to what is in a `folder`; `batches`: batches there, answered by the loop of `generate`
 //!
 //! The session's thread tells each token to a channel, without waiting. Few threads write what comes to the connections. A reader
 //! that is slow leaves no more in its channel than its answer. Uses the session and what stands below.
@@ -55,9 +56,9 @@ const WRITE_LIMIT: Duration = Duration::from_secs(60);
 const HEAD_BYTES: usize = 64 << 10;
 /// Descriptors that are no connections.
 const OTHER_FILES: u64 = 128;
-/// Descriptors that are asked for.
+/// The most descriptors.
 const FILES: u64 = 1 << 16;
-/// Answers that were cut off have so long to say so.
+/// Time for answers that are cut off to say so.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// What is chosen about a server.

@@ -35,7 +35,6 @@ impl Refusal {
     pub fn body(&self) -> serde_json::Value {
         let kind = match self.status.as_u16() {
             429 => "rate_limit_error",
-            401 => "authentication_error",
             400..500 => "invalid_request_error",
             _ => "server_error",
         };

@@ -121,7 +121,7 @@ fn a_slow_reader_holds_nobody_up_and_gets_its_answer() {
     let server = Server::start(&[]);
     let slow = server.raw(
         COMPLETIONS,
-        &json!({"prompt": "x", "max_tokens": 3000, "stream": true, "logprobs": 20}).to_string(),
+        &json!({"prompt": "x", "max_tokens": 1500, "stream": true, "logprobs": 20}).to_string(),
     );
     server.wait_for("tailgraph_sequences_running", |running| running == 1.0);
     let body = json!({"prompt": "x", "max_tokens": 3}).to_string();
@@ -131,7 +131,7 @@ fn a_slow_reader_holds_nobody_up_and_gets_its_answer() {
     server.wait_for("tailgraph_sequences_running", |running| running == 0.0);
     let (status, text) = body_of(slow);
     assert_eq!(status, 200);
-    assert!(text.len() > 2_000_000, "{}", text.len());
+    assert!(text.len() > 1_000_000, "{}", text.len());
     assert!(text.ends_with("data: [DONE]\n\n"));
     assert_eq!(text.matches("\"finish_reason\":\"length\"").count(), 1);
 }

@@ -154,7 +154,7 @@ impl Server {
         let start = Instant::now();
         while !is(self.metric(name)) {
             assert!(
-                start.elapsed() < Duration::from_secs(60),
+                start.elapsed() < Duration::from_secs(120),
                 "{name}: {}",
                 self.metric(name)
             );
