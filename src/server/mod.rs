@@ -217,7 +217,7 @@ async fn run(
         return Err(Error::Runtime(error.to_string()));
     }
     let limit = state.options.drain;
-    if !connections.is_empty() {
+    if graceful.count() > 0 {
         say(&format!(
             "tailgraph: answers under way have {} s to end",
             limit.as_secs_f64()

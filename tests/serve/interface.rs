@@ -122,12 +122,13 @@ fn joined(chunks: &[Value], chat: bool, choices: usize) -> Vec<Value> {
             .filter(|chunk| of(chunk))
             .map(|chunk| &chunk["choices"][0])
             .collect();
-        let text = |part: &&Value| match chat {
-            true => part["delta"]["content"]
-                .as_str()
-                .unwrap_or_default()
-                .to_owned(),
-            false => part["text"].as_str().unwrap().to_owned(),
+        let text = |part: &&Value| {
+            let said = if chat {
+                &part["delta"]["content"]
+            } else {
+                &part["text"]
+            };
+            said.as_str().unwrap_or_default().to_owned()
         };
         let mut logprobs = serde_json::Map::new();
         for part in &parts {

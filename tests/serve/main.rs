@@ -66,9 +66,10 @@ impl Server {
 
     pub fn of(model: &str, more: &[&str]) -> Self {
         let first = ["serve", "--model", model, "--port", "0"];
-        let device: &[&str] = match more.contains(&"--device") {
-            true => &[],
-            false => &["--device", "cpu"],
+        let device: &[&str] = if more.contains(&"--device") {
+            &[]
+        } else {
+            &["--device", "cpu"]
         };
         let mut command = command(&[&first, device, more].concat());
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
