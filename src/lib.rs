@@ -18,8 +18,8 @@
 //! ```
 //!
 //! The layers, from the command line down; each may use only what stands to its right, which `tests/layers.rs` holds:
-//! `cli` -> `report` -> `bench` -> `command` -> `session` -> `trace` -> `io` -> `text` -> `runtime` -> `backend` -> `plan` ->
-//! `model` -> `sys` -> `json` -> `magic` -> `files` -> `telemetry` -> `at_start` -> `error` -> `quote` -> `bytes`.
+//! `cli` -> `report` -> `bench` -> `command` -> `server` -> `session` -> `trace` -> `io` -> `text` -> `runtime` -> `backend` ->
+//! `plan` -> `model` -> `sys` -> `json` -> `magic` -> `files` -> `telemetry` -> `at_start` -> `error` -> `quote` -> `bytes`.
 //!
 //! What a program needs is in [`session`], [`model`] (where weights come from), [`plan`] (sizes) and [`io::row`] (questions and
 //! answers). The other modules are there for the command line, the tests and the laboratory, and may change at any time.
@@ -49,6 +49,9 @@ pub(crate) mod quote;
 pub mod report;
 #[doc(hidden)]
 pub mod runtime;
+#[cfg(feature = "server")]
+#[doc(hidden)]
+pub mod server;
 pub mod session;
 #[doc(hidden)]
 pub mod sys;

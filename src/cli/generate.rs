@@ -1,8 +1,8 @@
 //! The `generate` command.
 
-mod identity;
+mod shard;
 
-use self::identity::{identity, shard_output};
+use self::shard::shard_output;
 use super::args::GenerateArgs;
 use super::dry_run::DryRun;
 use super::input::{count_rows, open_lines, warn_of_no_rows};
@@ -26,6 +26,7 @@ use crate::io::shard::{Shard, ShardOutput};
 use crate::io::source::Source;
 use crate::plan::StepKind;
 use crate::quote;
+use crate::session::identity::identity;
 use crate::session::job::{Job, Style, Summary};
 use crate::session::progress::Total;
 use crate::session::recording::Keep;

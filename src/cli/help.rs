@@ -75,6 +75,7 @@ fn documented(command: Command, name: &str, all: bool) -> Command {
 fn read_more(command: &str) -> &'static str {
     match command.split(' ').next().unwrap_or_default() {
         "generate" => "`tailgraph man generate`; src/io/README.md has the fields of rows",
+        "serve" => "`tailgraph man serve`; src/io/README.md has the fields of bodies",
         "score" | "merge" => "`tailgraph man`; src/io/README.md has the files",
         "bench" | "tune" | "inspect" | "report" => "profiles/measuring.md",
         "profile" | "trace" | "replay" => {
@@ -164,8 +165,16 @@ const MEANT: &[(&[&str], &str)] = &[
         "the model's folder has the tokenizer, and no code in it is run",
     ),
     (
-        &["--host", "--port", "--served-model-name"],
-        "there is no server: rows come from a file or a pipe",
+        &[
+            "--served-model-name",
+            "--disable-log-requests",
+            "--uvicorn-log-level",
+        ],
+        "`serve` answers requests that name any model, and keeps no log of them",
+    ),
+    (
+        &["--max-waiting-requests", "--max-queued-requests"],
+        "--max-queue N is how many sequences of `serve` may wait",
     ),
 ];
 
@@ -182,9 +191,21 @@ pub fn meant(error: &clap::Error) -> Option<&'static str> {
 /// What each example does, and its line: those of one command, or all.
 pub fn examples(command: Option<&str>) -> impl Iterator<Item = (&'static str, &'static str)> {
     let begin = command.map_or("tailgraph ".to_owned(), |name| format!("tailgraph {name} "));
-    let pairs = EXAMPLES.lines().zip(EXAMPLES.lines().skip(1)).step_by(2);
+    let lines = || SERVE.lines().chain(EXAMPLES.lines());
+    let pairs = lines().zip(lines().skip(1)).step_by(2);
     pairs.filter(move |(_, line)| line.starts_with(&begin))
 }
+
+/// Those of a command that a build may be without.
+const SERVE: &str = if cfg!(feature = "server") {
+    "\
+The OpenAI interface at http://127.0.0.1:8000/v1:
+tailgraph serve -m LiquidAI/LFM2-8B-A1B
+For other machines, with a key, and batches in a folder:
+tailgraph serve -m LiquidAI/LFM2-8B-A1B --host 0.0.0.0 --api-key secret --batches batches"
+} else {
+    ""
+};
 
 /// Pairs of lines: what it does, and what is typed.
 const EXAMPLES: &str = "\

@@ -4,6 +4,7 @@
 //! - `generate`, `score`: the two commands that run a model; their loops are [`crate::session`]'s. `input` opens what
 //!   they read
 //! - `dry_run`: what these would take
+//! - `serve`: requests in place of rows, to `crate::server`
 //! - `merge`: shards of a job as one file
 //! - `bench` is all in [`crate::bench`]
 //! - `tune`: measures which kernels serve which bucket
@@ -29,6 +30,8 @@ mod profile;
 mod replay;
 mod report;
 mod score;
+#[cfg(feature = "server")]
+mod serve;
 mod synth;
 mod trace;
 mod tune;
@@ -64,6 +67,8 @@ pub fn run() -> Result<Exit> {
     let ended = match command {
         Command::Generate(args) => generate::run(*args),
         Command::Score(args) => score::run(&args),
+        #[cfg(feature = "server")]
+        Command::Serve(args) => serve::run(*args),
         Command::Merge(args) => merge::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Inspect(args) => inspect::run(&args),

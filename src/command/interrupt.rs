@@ -3,6 +3,7 @@
 
 use crate::error::{Error, Result};
 use crate::{at_start, files};
+use parking_lot::Mutex;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -14,6 +15,10 @@ static FIRST: AtomicI32 = AtomicI32::new(0);
 static LOOKED_AT: AtomicBool = AtomicBool::new(false);
 /// The run is asked to end.
 static ASKED: LazyLock<Arc<AtomicBool>> = LazyLock::new(Arc::default);
+
+type Call = Box<dyn FnOnce() + Send>;
+/// What the first signal does besides.
+static CALL: Mutex<Option<Call>> = Mutex::new(None);
 
 /// Takes over the signals; to be called once, before anything is written.
 ///
@@ -48,6 +53,12 @@ pub fn look() {
     LOOKED_AT.store(true, Ordering::SeqCst);
 }
 
+/// From now on the first signal no longer ends the process: it calls `call`.
+pub fn call(call: impl FnOnce() + Send + 'static) {
+    *CALL.lock() = Some(Box::new(call));
+    look();
+}
+
 /// The exit code of a run that was interrupted: 128 and the number of the signal, as a shell has it.
 pub fn exit_code() -> u8 {
     let signal = match FIRST.load(Ordering::SeqCst) {
@@ -65,6 +76,9 @@ fn heed(signal: i32) {
     let first = FIRST.compare_exchange(0, signal, Ordering::SeqCst, Ordering::SeqCst);
     if first.is_ok() && LOOKED_AT.load(Ordering::SeqCst) {
         ASKED.store(true, Ordering::SeqCst);
+        if let Some(call) = CALL.lock().take() {
+            call();
+        }
         return;
     }
     files::leave();

@@ -68,7 +68,7 @@ fn own(label: &Label, outcome: &Outcome, codec: &Codec) -> String {
         logprobs: Option<L>,
         timing: TimingMs,
     }
-    let logprobs = || TokenEntry::all(outcome, codec, false);
+    let logprobs = || TokenEntry::all(outcome.tokens(), codec, false);
     to_json(&Served {
         id: &label.id,
         output_ids: &outcome.output_ids,

@@ -113,6 +113,15 @@ impl Codec {
         Ok(ids)
     }
 
+    /// The text of tokens, special ones too.
+    ///
+    /// # Errors
+    /// Tokens have no text.
+    pub fn decode(&self, ids: &[u32]) -> std::result::Result<String, String> {
+        let tokenizer = self.tokenizer.as_ref().ok_or(NO_TOKENIZER)?;
+        Ok(tokenizer.decode(ids, false))
+    }
+
     /// The conversation as text.
     pub fn render(&self, chat: &Chat) -> std::result::Result<String, RowError> {
         let why = match &self.template {

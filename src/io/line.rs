@@ -14,38 +14,46 @@ use std::fmt::Display;
 
 /// Reads one line. Never fails: what is wrong with the line is in `ask`.
 pub fn parse(line: &[u8], number: u64) -> Row {
-    let broken = |message: String| unreadable(line, number, Code::InvalidJson.error(message));
-    if line.len() > MAX_VALUES && json::count_values(line) > MAX_VALUES {
-        return broken(format!(
-            "line {number}: found more than {MAX_VALUES} values, expected a row of fewer"
-        ));
+    match object(line, &format!("line {number}"), true) {
+        Ok(fields) => row(fields, number),
+        Err(error) => unreadable(line, number, error),
     }
-    let value: Value = match json::exact(line) {
-        Ok(value) => value,
-        Err(error) => {
-            let why = describe(&error);
-            let advice = if looks_like_json(line) {
-                ""
-            } else {
-                "; `generate --lines` takes each line of a text as a prompt"
-            };
-            return broken(format!("line {number} is not JSON: {why}{advice}"));
-        }
-    };
+}
+
+/// The object that a text of JSON holds, of which messages speak as `what`. `is_line`: it is of a file, and messages advise so.
+///
+/// # Errors
+/// It is none, or has more values than a row may have.
+pub fn object(text: &[u8], what: &str, is_line: bool) -> Result<Fields, RowError> {
+    let broken = |message: String| Code::InvalidJson.error(message);
+    if text.len() > MAX_VALUES && json::count_values(text) > MAX_VALUES {
+        return Err(broken(format!(
+            "{what}: found more than {MAX_VALUES} values, expected a row of fewer"
+        )));
+    }
+    let value: Value = json::exact(text).map_err(|error| {
+        let why = describe(&error);
+        let advice = if !is_line || looks_like_json(text) {
+            ""
+        } else {
+            "; `generate --lines` takes each line of a text as a prompt"
+        };
+        broken(format!("{what} is not JSON: {why}{advice}"))
+    })?;
     // A number may be kept as an object: it is none.
     let is_object = json::object(&value).is_some();
     match value {
-        Value::Object(fields) if is_object => row(fields, number),
+        Value::Object(fields) if is_object => Ok(fields),
         other => {
-            let advice = if other.is_array() {
+            let advice = if is_line && other.is_array() {
                 " a line; jq -c '.[]' FILE makes lines of a file that is one array"
             } else {
                 ""
             };
-            broken(format!(
-                "line {number}: found {}, expected a JSON object{advice}",
+            Err(broken(format!(
+                "{what}: found {}, expected a JSON object{advice}",
                 found(&other)
-            ))
+            )))
         }
     }
 }
@@ -91,9 +99,7 @@ fn batch_row(fields: &Fields, number: u64) -> Row {
         .keys()
         .filter(|name| !ENVELOPE.contains(&name.as_str()));
     let body = fields.get("body").and_then(Value::as_object);
-    let body = body.into_iter().flatten();
-    let unknown = body.filter(|(name, value)| !value.is_null() && openai::is_unknown(name));
-    let within = unknown.map(|(name, _)| format!("body.{name}"));
+    let within = body.into_iter().flat_map(openai::unknown);
     let (ask, repeated) = match carried(fields) {
         Ok((ask, repeated)) => (Ok(ask), repeated),
         Err(error) => (Err(error), OpenAi::default()),
@@ -107,7 +113,7 @@ fn batch_row(fields: &Fields, number: u64) -> Row {
 }
 
 /// Names as messages show them, as many as are told of.
-fn shown(names: impl Iterator<Item: Display>) -> Vec<String> {
+pub fn shown(names: impl Iterator<Item: Display>) -> Vec<String> {
     names.take(IGNORED_AT_MOST).map(quote::text).collect()
 }
 
@@ -132,7 +138,8 @@ fn carried(row: &Fields) -> Result<(Ask, OpenAi), RowError> {
         Some("/v1/completions") => Endpoint::Completions,
         _ => return Err(wrong("url", url, URLS)),
     };
-    openai::ask(endpoint, row.get("body").unwrap_or(&Value::Null))
+    let body = row.get("body").unwrap_or(&Value::Null);
+    openai::ask(endpoint, openai::Carrier::Row, body)
 }
 
 /// The custom_id of a line that is no JSON, or of which only the beginning is known: where its name stands, and a

@@ -23,14 +23,14 @@ pub(super) fn is_known(name: &str) -> bool {
 }
 
 /// Refuses numbers that a template cannot show, in what is handed on to one.
-pub(super) fn check_numbers(fields: &Fields) -> Result<(), RowError> {
+pub fn check_numbers(fields: &Fields) -> Result<(), RowError> {
     let names = ["messages", "tools", "chat_template_kwargs"].into_iter();
     let mut given = names.filter_map(|name| Some((name, fields.get(name)?)));
     given.try_for_each(|(name, value)| fields::shown_numbers(name, value))
 }
 
 /// What a row's fields say of a conversation. Tools are not shown where the row forbids calls.
-pub(super) fn prompt(fields: &Fields) -> Result<Prompt, RowError> {
+pub fn prompt(fields: &Fields) -> Result<Prompt, RowError> {
     let list = fields.get("messages").unwrap_or(&Value::Null);
     let mut kwargs = kwargs(fields)?;
     let allowed = present(fields, "tool_choice").is_none_or(|choice| choice != "none");

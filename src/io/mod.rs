@@ -5,8 +5,8 @@
 //! - [`prepare`]: a question as a [`crate::runtime::Request`], against the model's limits and the defaults; [`codec`]: the model's
 //!   tokenizer and chat template
 //! - [`answer`]: the line that is written for a row (`outcome` is what came of it), with a body of [`openai_answer`] in one that
-//!   is of the OpenAI format; [`tool_calls`]: those that a model writes
-//! - [`lines`], [`source`]: rows of a file, of standard input or of the command line, one at a time; [`rows`]: the thread that
+//!   is of the OpenAI format, which [`openai_stream`] has in chunks; [`tool_calls`]: those that a model writes
+//! - [`lines`], [`source`]: rows of a file, of standard input or of the command line, one at a time; [`once`]: warnings of them; [`rows`]: the thread that
 //!   reads them and makes tokens of their texts; [`plain`]: prompts that are no rows; [`unpacked`], [`packed`]: compressed
 //!   files, read and written
 //! - [`output`]: where answers go, in input order: a stream, or a journal ([`partial`]) whose answers `--resume` finds
@@ -33,8 +33,10 @@ pub mod logits;
 pub mod logprobs;
 pub mod merge;
 pub mod messages;
+pub mod once;
 pub mod openai;
 pub mod openai_answer;
+pub mod openai_stream;
 mod outcome;
 pub mod output;
 mod own;

@@ -9,7 +9,7 @@ use super::fields::{self, Fields, wrong};
 use super::messages;
 use super::row::{
     Ask, Choices, Code, Endpoint, FieldNames, MAX_CHOICES, MAX_LOGPROBS, OpenAi, Options, Prompt,
-    RowError,
+    RowError, Stream,
 };
 use crate::json;
 use serde_json::Value;
@@ -17,16 +17,28 @@ use serde_json::Value;
 /// The largest `n` that the format allows.
 const MAX_N: u32 = 128;
 
+/// What brings a body, and takes the answer to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Carrier {
+    /// A row of a batch file: answers are written whole.
+    Row,
+    /// A request that waits for its answer, and may ask for it as it comes.
+    Request,
+}
+
 /// What a body asks of `endpoint`, and what the answer repeats of it.
 ///
 /// # Errors
 /// What is wrong with the body, or asks for what is not done here.
-pub fn ask(endpoint: Endpoint, body: &Value) -> Result<(Ask, OpenAi), RowError> {
+pub fn ask(endpoint: Endpoint, carrier: Carrier, body: &Value) -> Result<(Ask, OpenAi), RowError> {
     let Some(body) = json::object(body) else {
         return Err(wrong("body", body, "an object"));
     };
     let model = fields::string(body, "model")?;
     elsewhere::refuse(body, "body.", |name, value| {
+        if carrier == Carrier::Request && name == "stream" {
+            return None;
+        }
         if !is_known(name, endpoint) {
             return misplaced(name, value);
         }
@@ -56,6 +68,7 @@ pub fn ask(endpoint: Endpoint, body: &Value) -> Result<(Ask, OpenAi), RowError> 
         model,
         tools: matches!(&prompt, Prompt::Messages(chat) if chat.tools.is_some()),
         n: (n > 1).then_some(n),
+        stream: stream(body)?,
     };
     let ask = Ask {
         prompt,
@@ -65,6 +78,19 @@ pub fn ask(endpoint: Endpoint, body: &Value) -> Result<(Ask, OpenAi), RowError> 
         choices,
     };
     Ok((ask, repeated))
+}
+
+/// How the answer is to come, where it is not to be whole.
+fn stream(body: &Fields) -> Result<Option<Stream>, RowError> {
+    let options = match fields::present(body, "stream_options") {
+        None => &Fields::new(),
+        Some(options) => {
+            json::object(options).ok_or_else(|| wrong("stream_options", options, "an object"))?
+        }
+    };
+    let usage = fields::boolean(options, "include_usage")?.unwrap_or(false);
+    let is_wanted = fields::boolean(body, "stream")?.unwrap_or(false);
+    Ok(is_wanted.then_some(Stream { usage }))
 }
 
 fn chat(body: &Fields, options: &mut Options) -> Result<Prompt, RowError> {
@@ -145,8 +171,16 @@ fn is_known_somewhere(name: &str) -> bool {
     is_known(name, Endpoint::Chat) || is_known(name, Endpoint::Completions)
 }
 
+/// Fields of a body that nobody knows, as messages name them.
+pub fn unknown(body: &Fields) -> impl Iterator<Item = String> {
+    let unknown = body
+        .iter()
+        .filter(|(name, value)| !value.is_null() && is_unknown(name));
+    unknown.map(|(name, _)| format!("body.{name}"))
+}
+
 /// Whether nobody knows a field, of whichever body it is.
-pub(super) fn is_unknown(name: &str) -> bool {
+fn is_unknown(name: &str) -> bool {
     let known = is_known_somewhere(name) || elsewhere::is_known(name);
     !known && !OWN_NAMES.iter().any(|(own, _)| *own == name)
 }

@@ -5,7 +5,7 @@
 //! which the model began a call that cannot be read.
 
 use super::codec::Codec;
-use super::outcome::{Finish, List, Origin, Outcome, TimingMs, TokenEntry, Usage, spelled};
+use super::outcome::{Finish, List, Origin, Outcome, TimingMs, TokenEntry, Tokens, Usage, spelled};
 use super::row::{Endpoint, OpenAi, RowError};
 use super::tool_calls::{self, Call, Found};
 use crate::runtime::Timing;
@@ -20,16 +20,16 @@ pub fn body<'a>(
     codec: &'a Codec,
     origin: &'a Origin,
 ) -> impl Serialize + 'a {
-    let (kind, object) = match repeated.endpoint {
-        Endpoint::Chat => ("chatcmpl", "chat.completion"),
-        Endpoint::Completions => ("cmpl", "text_completion"),
+    let object = match repeated.endpoint {
+        Endpoint::Chat => "chat.completion",
+        Endpoint::Completions => "text_completion",
     };
     let choices = move || {
         let choices = outcomes.iter().enumerate();
         choices.map(move |(index, outcome)| Choice::of(repeated, number, index, outcome, codec))
     };
     Body {
-        id: format!("{kind}-{number}"),
+        id: id(repeated.endpoint, number),
         object,
         created: origin.created,
         model: repeated.model.as_deref().unwrap_or(&origin.model),
@@ -39,14 +39,22 @@ pub fn body<'a>(
     }
 }
 
+/// What the answer to question `number` is called.
+pub(super) fn id(endpoint: Endpoint, number: u64) -> String {
+    match endpoint {
+        Endpoint::Chat => format!("chatcmpl-{number}"),
+        Endpoint::Completions => format!("cmpl-{number}"),
+    }
+}
+
 /// The answer to a question that cannot be answered.
 pub fn error(error: &RowError) -> Value {
-    json!({"error": {
-        "message": error.message,
-        "type": "invalid_request_error",
-        "param": null,
-        "code": error.code,
-    }})
+    error_of("invalid_request_error", error.code.as_str(), &error.message)
+}
+
+/// An error of `kind`, as the format has errors.
+pub fn error_of(kind: &str, code: &str, message: &str) -> Value {
+    json!({"error": {"message": message, "type": kind, "param": null, "code": code}})
 }
 
 #[derive(Serialize)]
@@ -86,19 +94,16 @@ impl<'a> Choice<'a> {
             text: None,
             logprobs: outcome.logprobs.as_ref().map(|_| Logprobs {
                 chat,
-                outcome,
+                tokens: outcome.tokens(),
+                offsets: &outcome.text_offsets,
                 codec,
             }),
             finish_reason: json!(outcome.finish),
         };
         if chat {
-            let calls = repeated.tools.then(|| tool_calls::find(outcome, codec));
-            let calls = calls.unwrap_or(Found::Nothing);
-            let (message, has_calls) = message(&outcome.text, calls, number, index);
+            let (message, finish_reason) = message(repeated, number, index, outcome, codec);
             choice.message = Some(message);
-            if has_calls && outcome.finish == Finish::Stop {
-                choice.finish_reason = json!("tool_calls");
-            }
+            choice.finish_reason = finish_reason;
         } else {
             choice.text = Some(&outcome.text);
         }
@@ -127,20 +132,21 @@ fn timing(outcomes: &[Outcome]) -> TimingMs {
     TimingMs::of(&timing, first_token.is_some())
 }
 
-/// What the assistant says, and whether there are calls in it.
-fn message(text: &str, found: Found, number: u64, index: usize) -> (Value, bool) {
-    let mut message = json!({"role": "assistant", "content": text});
-    match found {
-        Found::Nothing => (message, false),
-        Found::Unread(reason) => {
-            message["tool_call_error"] = json!(reason);
-            (message, false)
-        }
+/// What the assistant says, and why it ends there.
+pub(super) fn message(
+    repeated: &OpenAi,
+    number: u64,
+    index: usize,
+    outcome: &Outcome,
+    codec: &Codec,
+) -> (Value, Value) {
+    let mut message = json!({"role": "assistant", "content": outcome.text});
+    let found = repeated.tools.then(|| tool_calls::find(outcome, codec));
+    match found.unwrap_or(Found::Nothing) {
+        Found::Nothing => {}
+        Found::Unread(reason) => message["tool_call_error"] = json!(reason),
         // The format has no empty list of calls: there is none.
-        Found::Calls { calls, text } if calls.is_empty() => {
-            message["content"] = json!(text);
-            (message, false)
-        }
+        Found::Calls { calls, text } if calls.is_empty() => message["content"] = json!(text),
         Found::Calls { calls, text } => {
             let is_alone = text.trim().is_empty();
             message["content"] = if is_alone { Value::Null } else { json!(text) };
@@ -152,44 +158,57 @@ fn message(text: &str, found: Found, number: u64, index: usize) -> (Value, bool)
                 })
             };
             message["tool_calls"] = calls.iter().enumerate().map(call).collect();
-            (message, true)
+            if outcome.finish == Finish::Stop {
+                return (message, json!("tool_calls"));
+            }
         }
     }
+    (message, json!(outcome.finish))
 }
 
 /// A prompt counts once, however many answers it has. Nothing is cached or thought apart here, for which the format has
 /// fields.
 fn usage(repeated: &OpenAi, outcomes: &[Outcome]) -> Value {
+    let counts = |outcome: &Outcome| (outcome.prompt_tokens, outcome.output_ids.len());
+    usage_of(repeated, outcomes.iter().map(counts))
+}
+
+/// The usage of choices, of which each has the tokens of its prompt and its own.
+pub(super) fn usage_of(
+    repeated: &OpenAi,
+    choices: impl Iterator<Item = (usize, usize)> + Clone,
+) -> Value {
     let answers = repeated.n.unwrap_or(1) as usize;
-    let prompts = outcomes.iter().step_by(answers.max(1));
-    let prompt = prompts.map(|outcome| outcome.prompt_tokens).sum();
-    let new = outcomes.iter().map(|outcome| outcome.output_ids.len());
-    let mut usage = json!(Usage::new(prompt, new.sum()));
+    let prompts = choices.clone().step_by(answers.max(1));
+    let prompt = prompts.map(|(prompt, _)| prompt).sum();
+    let mut usage = json!(Usage::new(prompt, choices.map(|(_, new)| new).sum()));
     usage["prompt_tokens_details"] = json!({"cached_tokens": 0});
     usage["completion_tokens_details"] = json!({"reasoning_tokens": 0});
     usage
 }
 
-/// Logprobs of a choice. Logprobs are written as f64.
-struct Logprobs<'a> {
-    chat: bool,
-    outcome: &'a Outcome,
-    codec: &'a Codec,
+/// Logprobs of a choice, or of a part of it. Logprobs are written as f64.
+pub(super) struct Logprobs<'a> {
+    pub chat: bool,
+    pub tokens: Tokens<'a>,
+    /// Where each token begins in the choice's text, in characters.
+    pub offsets: &'a [usize],
+    pub codec: &'a Codec,
 }
 
 impl Serialize for Logprobs<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Self { outcome, codec, .. } = *self;
+        let Self { tokens, codec, .. } = *self;
         if self.chat {
-            let content = List(|| TokenEntry::all(outcome, codec, true));
+            let content = List(|| TokenEntry::all(tokens, codec, true));
             return serializer.collect_map([("content", content)]);
         }
-        let tokens = || outcome.tokens();
+        let tokens = || tokens.each();
         CompletionLogprobs {
             tokens: List(|| tokens().map(|(id, ..)| spell(id, codec))),
             token_logprobs: List(|| tokens().map(|(_, logprob, _)| f64::from(logprob))),
             top_logprobs: List(|| tokens().map(|of_token| completion_top(of_token, codec))),
-            text_offset: &outcome.text_offsets,
+            text_offset: self.offsets,
         }
         .serialize(serializer)
     }

@@ -95,11 +95,35 @@ impl TimingMs {
 }
 
 impl Outcome {
-    /// Each token with its logprob and the best ones beside it, where the row asked for them.
-    pub(super) fn tokens(&self) -> impl Iterator<Item = (u32, f32, &[(u32, f32)])> {
-        let logprobs = self.logprobs.as_deref().unwrap_or_default();
-        let with_id = self.output_ids.iter().zip(logprobs);
+    /// Its tokens, with their logprobs where the row asked for them.
+    pub(super) fn tokens(&self) -> Tokens<'_> {
+        Tokens {
+            ids: &self.output_ids,
+            logprobs: self.logprobs.as_deref().unwrap_or_default(),
+        }
+    }
+}
+
+/// Tokens of an answer, and as many logprobs.
+#[derive(Clone, Copy)]
+pub(super) struct Tokens<'a> {
+    pub ids: &'a [u32],
+    pub logprobs: &'a [TokenLogprobs],
+}
+
+impl<'a> Tokens<'a> {
+    /// Each token with its logprob and the best ones beside it.
+    pub fn each(self) -> impl Iterator<Item = (u32, f32, &'a [(u32, f32)])> {
+        let with_id = self.ids.iter().zip(self.logprobs);
         with_id.map(|(&id, of_token)| (id, of_token.logprob, of_token.top.as_slice()))
+    }
+
+    /// Those from `first` on.
+    pub fn from(self, first: usize) -> Self {
+        Self {
+            ids: self.ids.get(first..).unwrap_or_default(),
+            logprobs: self.logprobs.get(first..).unwrap_or_default(),
+        }
     }
 }
 
@@ -130,13 +154,13 @@ pub(super) struct TokenEntry<'a> {
 }
 
 impl<'a> TokenEntry<'a> {
-    /// The entries of an answer's tokens.
+    /// The entries of tokens.
     pub fn all(
-        outcome: &'a Outcome,
+        tokens: Tokens<'a>,
         codec: &'a Codec,
         is_openai: bool,
     ) -> impl Iterator<Item = Self> {
-        outcome.tokens().map(move |(id, logprob, top)| Self {
+        tokens.each().map(move |(id, logprob, top)| Self {
             id,
             logprob,
             top: Some(top),

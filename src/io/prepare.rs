@@ -110,22 +110,7 @@ pub fn prompt_tokens(
     max_context: u32,
     codec: &Codec,
 ) -> Result<Vec<u32>, RowError> {
-    let text_tokens = |field, text: &str, special, wrong: Code| {
-        let encode = |text: &str, special| {
-            let tokens = codec.encode(text, special);
-            tokens.map_err(|message| wrong.error(message))
-        };
-        text_size::check(field, text, max_context, |part| encode(part, false))?;
-        Ok::<_, RowError>((field, encode(text, special)?))
-    };
-    let (field, tokens) = match prompt {
-        Prompt::Ids(ids) => (names.ids, ids.clone()),
-        Prompt::Text(text) => text_tokens("prompt", text, true, Code::InvalidRequest)?,
-        Prompt::Messages(chat) => {
-            let text = codec.render(chat)?;
-            text_tokens("messages", &text, false, Code::ChatTemplate)?
-        }
-    };
+    let (field, tokens) = encode(prompt, None, names, max_context, codec)?;
     if tokens.is_empty() {
         return Err(
             Code::EmptyPrompt.error(format!("{field}: found no tokens, expected at least one"))
@@ -133,6 +118,46 @@ pub fn prompt_tokens(
     }
     check_tokens(field, &tokens, vocab_size)?;
     Ok(tokens)
+}
+
+/// The tokens of a prompt, of which there may be none, and what messages call it. `special`: with those that the tokenizer puts
+/// around texts, as a text has them and messages, whose template writes them, do not unless this says otherwise.
+///
+/// # Errors
+/// The prompt cannot be rendered or encoded, or could not fit `max_context`.
+pub fn encode(
+    prompt: &Prompt,
+    special: Option<bool>,
+    names: &FieldNames,
+    max_context: u32,
+    codec: &Codec,
+) -> Result<(&'static str, Vec<u32>), RowError> {
+    let text_tokens = |field, text: &str, special, wrong: Code| {
+        let encode = |text: &str, special| {
+            let tokens = codec.encode(text, special);
+            tokens.map_err(|message| wrong.error(message))
+        };
+        text_size::check(field, text, max_context, |part| encode(part, false))?;
+        Ok((field, encode(text, special)?))
+    };
+    match prompt {
+        Prompt::Ids(ids) => Ok((names.ids, ids.clone())),
+        Prompt::Text(text) => text_tokens(
+            "prompt",
+            text,
+            special.unwrap_or(true),
+            Code::InvalidRequest,
+        ),
+        Prompt::Messages(chat) => {
+            let text = codec.render(chat)?;
+            text_tokens(
+                "messages",
+                &text,
+                special.unwrap_or(false),
+                Code::ChatTemplate,
+            )
+        }
+    }
 }
 
 fn check_tokens(field: &str, tokens: &[u32], vocab_size: u32) -> Result<(), RowError> {

@@ -10,7 +10,7 @@ mod id;
 
 pub use ask::{Ask, Choices, DEFAULT_MAX_NEW_TOKENS, FieldNames, MAX_CHOICES, Options, Prompt};
 pub use error::{Code, RowError, TIMED_OUT};
-pub use format::{Endpoint, Format, OpenAi};
+pub use format::{Endpoint, Format, OpenAi, Stream};
 pub use id::{Id, MAX_ID_BYTES};
 
 /// Values of JSON that a line may hold: each takes tens of bytes once it is parsed, however short it is in the file.

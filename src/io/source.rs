@@ -4,13 +4,13 @@ use super::answer::Label;
 use super::hash::Fnv64;
 use super::kept::{Found, Kept, Place};
 use super::lines::{Ids, Lines};
+use super::once::{Once, strict};
 use super::prepare::Waiting;
-use super::row::{Ask, Code, Row, RowError};
+use super::row::{Ask, Row, RowError};
 use super::shard::Picker;
 use crate::error::{Error, Result};
-use crate::quote;
 use crate::text::Doubt;
-use std::collections::{HashSet, VecDeque};
+use std::collections::VecDeque;
 
 /// One row of the input.
 #[derive(Debug)]
@@ -32,9 +32,6 @@ pub enum Todo {
     Fail(RowError),
 }
 
-/// Names are warned of once, as long as they are few.
-const NAMES_AT_MOST: usize = 32;
-
 /// Rows that a message names, at most.
 const NAMED: usize = 16;
 /// Rows that are looked at, at most, for one that the earlier run had too.
@@ -52,14 +49,11 @@ pub struct Source {
     pub picker: Option<Picker>,
     /// Rows with fields that nothing reads are in error.
     pub strict: bool,
-    ignored: HashSet<String>,
-    /// What a chat template does not show.
-    doubted: HashSet<String>,
     /// Rows that were read to see whether the input is the earlier run's.
     ahead: VecDeque<(Row, Fnv64)>,
     /// Lines of rows that the earlier run's answers are no longer to: the first few, and how many there are.
     changed: (Vec<u64>, u64),
-    warn: Box<dyn FnMut(&str) + Send>,
+    once: Once,
 }
 
 impl Source {
@@ -73,11 +67,9 @@ impl Source {
             ids: Ids::default(),
             picker: None,
             strict: false,
-            ignored: HashSet::new(),
-            doubted: HashSet::new(),
             ahead: VecDeque::new(),
             changed: (Vec::new(), 0),
-            warn,
+            once: Once::new(warn),
         }
     }
 
@@ -159,7 +151,8 @@ impl Source {
                 ),
             };
             let input = self.lines.name().display();
-            (self.warn)(&format!("{input}: {what} {}{more}", lines.join(", ")));
+            self.once
+                .warn(&format!("{input}: {what} {}{more}", lines.join(", ")));
         }
         match self.kept.behind(self.next_row) {
             0 => Ok(()),
@@ -183,7 +176,8 @@ impl Source {
     fn work(&mut self, row: Row, place: u64, text: Fnv64) -> (Work, Option<Ask>) {
         let input = self.input(&row, text);
         if !self.strict {
-            self.warn_ignored(&row);
+            self.once
+                .ignored(format_args!("line {}", row.line), &row.ignored);
         }
         let todo = self.todo(&row, place, input);
         let ask = row.ask.ok().filter(|_| matches!(todo, Todo::Run(_)));
@@ -209,12 +203,9 @@ impl Source {
             return Todo::Fail(error.clone());
         }
         if self.strict
-            && let Some(name) = row.ignored.first()
+            && let Some(error) = strict(&row.ignored)
         {
-            return Todo::Fail(Code::Unsupported.error(format!(
-                "{}: found a field that is not known, expected none with --strict",
-                quote::text(name)
-            )));
+            return Todo::Fail(error);
         }
         // After the checks that need no tokenizer: a million rows done already are passed over quickly.
         match self.kept.find(place, input, id) {
@@ -232,24 +223,6 @@ impl Source {
 
     /// Warns of what the chat template may not show of the row on this line.
     pub(super) fn warn_doubts(&mut self, line: u64, doubts: Vec<Doubt>) {
-        for Doubt { name, why } in doubts {
-            if self.doubted.len() < NAMES_AT_MOST && self.doubted.insert(name.clone()) {
-                (self.warn)(&format!(
-                    "line {line}: {}: {why} (said once)",
-                    quote::text(name)
-                ));
-            }
-        }
-    }
-
-    fn warn_ignored(&mut self, row: &Row) {
-        for name in &row.ignored {
-            if self.ignored.len() < NAMES_AT_MOST && self.ignored.insert(name.clone()) {
-                (self.warn)(&format!(
-                    "line {}: field \"{name}\" is not known and is ignored (said once)",
-                    row.line
-                ));
-            }
-        }
+        self.once.doubts(format_args!("line {line}"), doubts);
     }
 }

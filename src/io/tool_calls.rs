@@ -91,6 +91,11 @@ pub fn find(outcome: &Outcome, codec: &Codec) -> Found {
     }
 }
 
+/// Whether a call may begin with this token.
+pub fn begins(id: u32, codec: &Codec) -> bool {
+    codec.token_bytes(id).is_some_and(|bytes| bytes == START)
+}
+
 /// The first marker of reasoning in `bytes`: whether it begins reasoning, and where the bytes behind it start.
 fn reasoning(bytes: &[u8]) -> Option<(bool, usize)> {
     (0..bytes.len()).find_map(|at| {

@@ -6,10 +6,11 @@
 //! - [`texts`]: tokenizer, chat template and rules for questions (`eos`: what ends answers)
 //! - [`answering`]: [`Session`], a handle to all of that with a running engine, which the thread of `serving` drives;
 //!   [`sequences`]: tokens and texts of what runs there
+//! - [`guest`]: an engine for a job, that is a session's
 //! - [`job`]: the loop of `generate` over rows, whose [`failures`] it counts; [`scoring`]: that of `score` over prompts
 //! - [`Progress`]: how far such a loop is, on standard error
 //! - [`forecast`]: how long a job would take
-//! - [`recording`]: an engine whose run is kept
+//! - [`recording`]: an engine whose run is kept; [`identity`]: what the answers of a run depend on
 //!
 //! Uses `trace`, `io`, `text`, `runtime` and what stands below; knows no command line.
 
@@ -17,6 +18,8 @@ pub mod answering;
 mod eos;
 pub mod failures;
 pub mod forecast;
+pub mod guest;
+pub mod identity;
 pub mod job;
 pub mod opened;
 pub mod progress;
@@ -29,10 +32,10 @@ pub mod spec;
 pub mod target;
 pub mod texts;
 
-pub use answering::{Answer, Session, Unanswered};
+pub use answering::{Answer, Question, Session, Unanswered};
 pub use opened::Opened;
 pub use progress::{Counts, Progress};
-pub use serving::Output;
+pub use serving::{Output, Told};
 pub use spec::{DeviceSpec, GpuSpec, Parallel, RunSpec};
 pub use target::Target;
 pub use texts::Texts;

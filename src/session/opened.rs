@@ -121,8 +121,9 @@ impl Opened {
         };
         let started = self.engine(&model, sink, observe)?;
         let launched = Instant::now();
+        let sizes = &started.shapes[0].bucket_sizes;
         if !keep.turns() {
-            return Recorded::new(started.engine, vec![], keep, None);
+            return Recorded::new(started.engine, sizes, vec![], keep, None);
         }
         let headers = self.headers(&started.shapes)?;
         let mut begin = None;
@@ -146,7 +147,7 @@ impl Opened {
             };
             begin = Some((of_trace, clocks));
         }
-        Recorded::new(started.engine, headers, keep, begin)
+        Recorded::new(started.engine, sizes, headers, keep, begin)
     }
 
     /// All devices that run the whole model.

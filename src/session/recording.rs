@@ -3,9 +3,11 @@
 use crate::backend::device::Clocks;
 use crate::error::{Error, Result};
 use crate::io::record::{Done, Header, Line, Writer, record_paths};
-use crate::runtime::{Engine, EngineStatus, Event, Request, Waker};
-use crate::sys::abi;
+use crate::plan::{BucketSizes, StepKind};
+use crate::runtime::{Engine, EngineStatus, Event, Part, Request, Waker};
+use crate::sys::abi::{self, tg_trace};
 use crate::trace::{About, Begin, Item, Live};
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -24,6 +26,52 @@ pub struct Keep {
     pub trace: Option<Live>,
     /// The trace has each step's kernels, or operations.
     pub parts: bool,
+    /// Is told of each step that has come back, but for some where the scheduler was faster than its host.
+    pub steps: Option<TellStep>,
+}
+
+/// A step that has come back.
+#[derive(Debug, Clone, Copy)]
+pub struct StepTime {
+    pub kind: StepKind,
+    /// Tokens.
+    pub bucket: u32,
+    /// From composed to collected, by the scheduler's clock.
+    pub took: Duration,
+}
+
+pub type TellStep = Box<dyn FnMut(StepTime) + Send>;
+
+/// Tells of the steps of one scheduler.
+struct Steps {
+    tell: TellStep,
+    bucket_sizes: BucketSizes,
+    /// Numbers, times of being composed in ns, kinds and buckets of those in flight.
+    in_flight: Vec<VecDeque<(u64, u64, StepKind, u32)>>,
+}
+
+impl Steps {
+    fn turn(&mut self, replica: usize, turn: &tg_trace) {
+        let (outcome, in_flight) = (&turn.outcome, &mut self.in_flight[replica]);
+        // Turns may be lost: steps before this one came back in one of those.
+        while let Some((number, composed_ns, kind, bucket)) = in_flight.pop_front() {
+            if outcome.returned_step == abi::TG_NO_STEP || number > outcome.returned_step {
+                in_flight.push_front((number, composed_ns, kind, bucket));
+                break;
+            }
+            if number == outcome.returned_step {
+                let took = turn.inputs.now_ns.saturating_sub(composed_ns);
+                let took = Duration::from_nanos(took);
+                (self.tell)(StepTime { kind, bucket, took });
+            }
+        }
+        let kind = StepKind::ALL.get(outcome.kind as usize);
+        if let (abi::TG_ACTION_STEP, Some(&kind)) = (outcome.action, kind) {
+            let sizes = self.bucket_sizes.of(kind);
+            let bucket = sizes.get(outcome.bucket as usize).copied();
+            in_flight.push_back((outcome.step, turn.end_ns, kind, bucket.unwrap_or(0)));
+        }
+    }
 }
 
 impl Keep {
@@ -53,6 +101,7 @@ pub struct Recorded {
     engine: Box<dyn Engine>,
     /// One for each replica; none where nothing is kept.
     recorders: Vec<Recorder>,
+    steps: Option<Steps>,
     trace: Option<Traced>,
     /// What a cancel could not write, for the next call that can fail.
     unwritten: Option<Error>,
@@ -122,16 +171,22 @@ impl Traced {
 
 impl Recorded {
     /// `headers`: one for each replica of the engine, which was started with
-    /// [`crate::plan::EngineOptions::record`]; none where nothing is kept. `begin` comes with a trace.
+    /// [`crate::plan::EngineOptions::record`]; none where no turns are kept. `begin` comes with a trace.
     ///
     /// # Errors
     /// What is kept cannot be written.
     pub fn new(
         engine: Box<dyn Engine>,
+        bucket_sizes: &BucketSizes,
         headers: Vec<Header>,
         keep: Keep,
         begin: Option<(Begin, Clocks)>,
     ) -> Result<Self> {
+        let steps = keep.steps.map(|tell| Steps {
+            tell,
+            bucket_sizes: bucket_sizes.clone(),
+            in_flight: vec![VecDeque::new(); engine.replicas()],
+        });
         let mut outs = keep.records.into_iter();
         let recorder = |header| {
             let mut out = outs.next();
@@ -157,6 +212,7 @@ impl Recorded {
         Ok(Self {
             engine,
             recorders,
+            steps,
             trace: traced,
             unwritten: None,
         })
@@ -198,13 +254,23 @@ impl Recorded {
         Ok(about)
     }
 
-    /// Keeps all that has been recorded since.
+    /// Keeps, and tells, all that has been recorded since.
     fn take_parts(&mut self) -> Result<()> {
-        for (replica, recorder) in self.recorders.iter_mut().enumerate() {
+        let replicas = match &self.steps {
+            Some(_) => self.engine.replicas(),
+            None => self.recorders.len(),
+        };
+        for replica in 0..replicas {
             loop {
                 let before = Instant::now();
                 let Some(part) = self.engine.next_part(replica) else {
                     break;
+                };
+                if let (Some(steps), Part::Turn(turn)) = (&mut self.steps, &part) {
+                    steps.turn(replica, turn);
+                }
+                let Some(recorder) = self.recorders.get_mut(replica) else {
+                    continue;
                 };
                 let line = Line::from(part);
                 if let Some(traced) = &mut self.trace

@@ -18,7 +18,7 @@ pub struct Sequences<T> {
 /// What an event did.
 pub enum Change<'a, T> {
     Token {
-        with: &'a T,
+        with: &'a mut T,
         live: &'a mut Live,
         taken: Taken,
     },

@@ -1,14 +1,17 @@
 //! The thread of a session: it owns the engine, hands it questions as there is room, and tells each asker what comes.
 
-use super::opened::{Observe, Opened, load};
+use super::opened::Opened;
+use super::recording::{Keep, Recorded};
 use super::sequences::{Change, Sequences, Taken};
 use crate::error::{Error, Result};
 use crate::io::answer::Outcome;
 use crate::io::codec::Codec;
 use crate::io::prepare::Prepared;
 use crate::io::row::{Code, RowError};
-use crate::runtime::{Engine, Event, TokenLogprobs, Waker};
-use std::collections::VecDeque;
+use crate::runtime::{
+    EndReason, Engine, EngineStatus, Event, Request, Timing, TokenLogprobs, Waker,
+};
+use std::collections::{HashMap, VecDeque};
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -40,31 +43,83 @@ pub enum Output {
 }
 
 /// An output, or why no more come.
-pub(super) type Told = std::result::Result<Output, Arc<Error>>;
+pub type Told = std::result::Result<Output, Arc<Error>>;
 
 pub(super) enum Command {
-    Ask(Box<Prepared>, Asker),
+    Ask(Wanted),
     /// No more is wanted of the question of that number.
     Cancel(u64),
+    Status(Box<dyn FnOnce(EngineStatus) + Send>),
+    /// All questions end now, and the run with them, which did what it was asked to if `whole`.
+    Finish {
+        whole: bool,
+        tell: Sender<Result<()>>,
+    },
     /// Nobody is left to ask.
     End,
+}
+
+/// A question, and who waits for its answer.
+pub(super) enum Wanted {
+    Answer(Box<Prepared>, Asker),
+    Events(Box<Request>, Guest),
 }
 
 /// Who waits for an answer.
 pub(super) struct Asker {
     pub number: u64,
-    pub tell: Sender<Told>,
+    pub tell: Box<dyn FnMut(Told) + Send>,
+}
+
+/// Who waits for the events of a request, which are what it makes of them.
+pub(super) struct Guest {
+    pub number: u64,
+    /// The guest's own number of the request.
+    pub request: u64,
+    pub tell: Sender<std::result::Result<Event, Arc<Error>>>,
 }
 
 impl Asker {
-    fn tell(&self, told: Told) {
-        // One that is gone has cancelled.
-        drop(self.tell.send(told));
+    fn refuse(&mut self, code: Code, message: &str) {
+        let (text, outcome) = (String::new(), Err(code.error(message)));
+        (self.tell)(Ok(Output::End { text, outcome }));
+    }
+}
+
+impl Guest {
+    /// One that is gone has cancelled.
+    fn tell(&self, mut event: Event) {
+        match &mut event {
+            Event::Token { request, .. } | Event::End { request, .. } => *request = self.request,
+        }
+        drop(self.tell.send(Ok(event)));
     }
 
-    fn refuse(&self, code: Code, message: &str) {
-        let (text, outcome) = (String::new(), Err(code.error(message)));
-        self.tell(Ok(Output::End { text, outcome }));
+    fn end(&self, reason: EndReason) {
+        let (request, tokens, timing) = (self.request, 0, Timing::default());
+        self.tell(Event::End {
+            request,
+            reason,
+            tokens,
+            timing,
+        });
+    }
+}
+
+impl Wanted {
+    fn number(&self) -> u64 {
+        match self {
+            Self::Answer(_, Asker { number, .. }) | Self::Events(_, Guest { number, .. }) => {
+                *number
+            }
+        }
+    }
+
+    fn fail(self, error: Arc<Error>) {
+        match self {
+            Self::Answer(_, mut asker) => (asker.tell)(Err(error)),
+            Self::Events(_, guest) => drop(guest.tell.send(Err(error))),
+        }
     }
 }
 
@@ -79,15 +134,13 @@ impl Serving {
     /// Loads the weights and starts the engine, on the thread that will use it.
     ///
     /// # Errors
-    /// Fails as [`load`] and [`Opened::engine`] do, and where the system refuses a thread.
-    pub fn start(opened: Arc<Opened>, codec: Arc<Codec>) -> Result<Self> {
+    /// Fails as [`Opened::start`] does, and where the system refuses a thread.
+    pub fn start(opened: Arc<Opened>, codec: Arc<Codec>, keep: Keep) -> Result<Self> {
         let (commands, receive) = channel();
         let (tell, started) = channel();
         let serve = move || {
-            let model = load(&opened.spec);
-            let started = model.and_then(|model| opened.engine(&model, &None, Observe::NOTHING));
-            let engine = match started {
-                Ok(started) => started.engine,
+            let engine = match opened.start(&None, keep) {
+                Ok(engine) => engine,
                 Err(error) => return drop(tell.send(Err(error))),
             };
             drop(tell.send(Ok(engine.waker())));
@@ -96,6 +149,8 @@ impl Serving {
                 codec,
                 waiting: VecDeque::new(),
                 sequences: Sequences::default(),
+                guests: HashMap::new(),
+                cancels: Vec::new(),
             };
             server.serve(&receive);
         };
@@ -138,39 +193,93 @@ impl Drop for Serving {
 }
 
 struct Server {
-    engine: Box<dyn Engine>,
+    engine: Recorded,
     codec: Arc<Codec>,
     /// In the order in which they were asked.
-    waiting: VecDeque<(Box<Prepared>, Asker)>,
+    waiting: VecDeque<Wanted>,
     sequences: Sequences<Asker>,
+    /// Those whose requests the engine has, by its numbers of these.
+    guests: HashMap<u64, Guest>,
+    /// Requests of guests to cancel as soon as the engine takes it.
+    cancels: Vec<u64>,
+}
+
+/// Why the loop ends.
+enum Ended {
+    NobodyAsks,
+    Asked {
+        whole: bool,
+        tell: Sender<Result<()>>,
+    },
 }
 
 impl Server {
     fn serve(mut self, commands: &Receiver<Command>) {
-        let Err(error) = self.until_end(commands) else {
-            return;
+        let error = match self.until_end(commands) {
+            Ok(Ended::NobodyAsks) => return,
+            Ok(Ended::Asked { whole, tell }) => {
+                drop(tell.send(self.finish(whole)));
+                Error::Runtime("the session has ended".into())
+            }
+            Err(error) => {
+                let error = Arc::new(error);
+                self.fail(&error);
+                return refuse_all(commands, &error);
+            }
         };
-        // Answers that were done when the engine failed are served.
+        refuse_all(commands, &Arc::new(error));
+    }
+
+    /// The engine failed.
+    fn fail(&mut self, error: &Arc<Error>) {
+        // Answers that were done by then are served.
         while let Ok(Some(event)) = self.engine.next_event(Duration::ZERO) {
             self.take(event);
         }
-        let error = Arc::new(error);
-        let waiting = self.waiting.drain(..).map(|(_, asker)| asker);
-        for asker in waiting.chain(self.sequences.abandon()) {
-            asker.tell(Err(error.clone()));
+        for wanted in self.waiting.drain(..) {
+            wanted.fail(error.clone());
         }
-        loop {
-            match commands.recv() {
-                Ok(Command::Ask(_, asker)) => asker.tell(Err(error.clone())),
-                Ok(Command::Cancel(_)) => {}
-                Ok(Command::End) | Err(_) => return,
-            }
+        for mut asker in self.sequences.abandon() {
+            (asker.tell)(Err(error.clone()));
+        }
+        for (_, guest) in self.guests.drain() {
+            drop(guest.tell.send(Err(error.clone())));
         }
     }
 
-    fn until_end(&mut self, commands: &Receiver<Command>) -> Result<()> {
+    /// Ends all questions, and then the run.
+    fn finish(mut self, whole: bool) -> Result<()> {
+        for wanted in std::mem::take(&mut self.waiting) {
+            refuse(wanted);
+        }
+        self.sequences.cancel_all();
+        self.cancels.extend(self.guests.keys());
+        while !self.is_idle() {
+            let wait = if self.pass_cancels() {
+                RETRY
+            } else {
+                Duration::MAX
+            };
+            if let Some(event) = self.engine.next_event(wait)? {
+                self.take(event);
+            }
+        }
+        self.engine.finish(whole).map(drop)
+    }
+
+    fn is_idle(&self) -> bool {
+        self.sequences.is_empty() && self.guests.is_empty()
+    }
+
+    /// Whether any are left that the engine has no room for.
+    fn pass_cancels(&mut self) -> bool {
+        self.cancels.retain(|&request| !self.engine.cancel(request));
+        self.sequences.pass_cancels(&mut self.engine) || !self.cancels.is_empty()
+    }
+
+    fn until_end(&mut self, commands: &Receiver<Command>) -> Result<Ended> {
         loop {
-            let idle = self.waiting.is_empty() && self.sequences.is_empty();
+            let idle = self.waiting.is_empty() && self.is_idle();
             let mut next = if idle {
                 Some(commands.recv().unwrap_or(Command::End))
             } else {
@@ -178,17 +287,18 @@ impl Server {
             };
             while let Some(command) = next {
                 match command {
-                    Command::Ask(prepared, asker) => self.waiting.push_back((prepared, asker)),
+                    Command::Ask(wanted) => self.waiting.push_back(wanted),
                     Command::Cancel(number) => self.cancel(number),
-                    Command::End => return Ok(()),
+                    Command::Status(tell) => tell(self.status()),
+                    Command::Finish { whole, tell } => return Ok(Ended::Asked { whole, tell }),
+                    Command::End => return Ok(Ended::NobodyAsks),
                 }
                 next = commands.try_recv().ok();
             }
             self.submit()?;
-            let cancels_left = self.sequences.pass_cancels(&mut *self.engine);
-            let wait = if cancels_left || !self.waiting.is_empty() {
+            let wait = if self.pass_cancels() || !self.waiting.is_empty() {
                 RETRY
-            } else if self.sequences.is_empty() {
+            } else if self.is_idle() {
                 continue;
             } else {
                 Duration::MAX
@@ -199,16 +309,36 @@ impl Server {
         }
     }
 
-    /// Hands questions to the engine while it has room.
+    fn status(&self) -> EngineStatus {
+        let status = self.engine.status();
+        // The engine counts a request once its scheduler has seen it.
+        let has = self.sequences.len() + self.guests.len() + self.waiting.len();
+        EngineStatus {
+            waiting: (has as u32).saturating_sub(status.running),
+            ..status
+        }
+    }
+
+    /// Hands over what there is room for.
     fn submit(&mut self) -> Result<()> {
-        while let Some((prepared, asker)) = self.waiting.pop_front() {
-            match self.engine.try_submit(&prepared.request) {
-                Ok(Some(request)) => {
-                    self.sequences.enter(request, &prepared, &self.codec, asker);
+        while let Some(mut wanted) = self.waiting.pop_front() {
+            let request = match &wanted {
+                Wanted::Answer(prepared, _) => &prepared.request,
+                Wanted::Events(request, _) => request,
+            };
+            match (self.engine.try_submit(request), &mut wanted) {
+                (Ok(Some(request)), _) => match wanted {
+                    Wanted::Answer(prepared, asker) => {
+                        self.sequences.enter(request, &prepared, &self.codec, asker);
+                    }
+                    Wanted::Events(_, guest) => drop(self.guests.insert(request, guest)),
+                },
+                (Err(Error::Usage(message)), Wanted::Answer(_, asker)) => {
+                    asker.refuse(Code::InvalidRequest, &message);
                 }
-                Err(Error::Usage(message)) => asker.refuse(Code::InvalidRequest, &message),
-                full_or_failed => {
-                    self.waiting.push_front((prepared, asker));
+                (Err(Error::Usage(_)), Wanted::Events(_, guest)) => guest.end(EndReason::Refused),
+                (full_or_failed, _) => {
+                    self.waiting.push_front(wanted);
                     return full_or_failed.map(drop);
                 }
             }
@@ -218,14 +348,26 @@ impl Server {
 
     fn cancel(&mut self, number: u64) {
         let mut waiting = self.waiting.iter();
-        let place = waiting.position(|(_, asker)| asker.number == number);
-        match place.and_then(|place| self.waiting.remove(place)) {
-            Some((_, asker)) => asker.refuse(Code::Cancelled, "cancelled before its first token"),
-            None => self.sequences.cancel_where(|asker| asker.number == number),
+        let place = waiting.position(|wanted| wanted.number() == number);
+        if let Some(wanted) = place.and_then(|place| self.waiting.remove(place)) {
+            return refuse(wanted);
         }
+        self.sequences.cancel_where(|asker| asker.number == number);
+        let mut guests = self.guests.iter();
+        let guest = guests.find(|(_, guest)| guest.number == number);
+        self.cancels.extend(guest.map(|(request, _)| *request));
     }
 
     fn take(&mut self, event: Event) {
+        if let Some(guest) = self.guests.get(&event.request()) {
+            let request = event.request();
+            let is_end = matches!(event, Event::End { .. });
+            guest.tell(event);
+            if is_end {
+                self.guests.remove(&request);
+            }
+            return;
+        }
         match self.sequences.take(event) {
             None
             | Some(Change::Token {
@@ -239,10 +381,10 @@ impl Server {
                     logprobs: live.last_logprobs().cloned(),
                     text: live.certain(),
                 };
-                with.tell(Ok(output));
+                (with.tell)(Ok(output));
             }
             Some(Change::End {
-                with,
+                mut with,
                 reason,
                 live,
                 timing,
@@ -251,8 +393,32 @@ impl Server {
                 let outcome = live.end(reason, timing).outcome;
                 let rest = outcome.iter().map(|outcome| &outcome.text[told..]);
                 let text = rest.collect();
-                with.tell(Ok(Output::End { text, outcome }));
+                (with.tell)(Ok(Output::End { text, outcome }));
             }
+        }
+    }
+}
+
+/// No more is wanted of a question that the engine does not have.
+fn refuse(wanted: Wanted) {
+    match wanted {
+        Wanted::Answer(_, mut asker) => {
+            asker.refuse(Code::Cancelled, "cancelled before its first token");
+        }
+        Wanted::Events(_, guest) => guest.end(EndReason::Cancelled),
+    }
+}
+
+/// Until nobody asks any more.
+fn refuse_all(commands: &Receiver<Command>, error: &Arc<Error>) {
+    loop {
+        match commands.recv() {
+            Ok(Command::Ask(wanted)) => wanted.fail(error.clone()),
+            Ok(Command::Cancel(_) | Command::Status(_)) => {}
+            Ok(Command::Finish { tell, .. }) => {
+                drop(tell.send(Err(Error::Runtime(error.to_string()))));
+            }
+            Ok(Command::End) | Err(_) => return,
         }
     }
 }

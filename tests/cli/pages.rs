@@ -2,9 +2,10 @@
 
 use crate::common::program::run;
 
-const COMMANDS: [&str; 10] = [
+const COMMANDS: [&str; 11] = [
     "generate",
     "score",
+    "serve",
     "inspect",
     "profile",
     "trace",

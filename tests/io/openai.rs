@@ -4,6 +4,7 @@ use crate::fakes::{CODEC, outcome};
 use serde_json::{Value, json};
 use tailgraph::io::answer::{Finish, Label, Origin, failed, served};
 use tailgraph::io::line::parse;
+use tailgraph::io::openai::Carrier;
 use tailgraph::io::row::{Endpoint, Format, Prompt};
 use tailgraph::io::{Code, openai, openai_answer};
 
@@ -168,7 +169,7 @@ fn a_body_is_asked_and_answered_apart_from_its_line() {
     ] {
         let line = json!({"custom_id": "c", "method": "POST", "url": url, "body": body});
         let row = parse(line.to_string().as_bytes(), 5);
-        let (ask, repeated) = openai::ask(endpoint, &body).unwrap();
+        let (ask, repeated) = openai::ask(endpoint, Carrier::Row, &body).unwrap();
         let outcomes = vec![outcome(vec![72, 105], Finish::Stop); ask.choices.count()];
         assert_eq!(row.ask, Ok(ask));
         assert_eq!(row.format, Format::OpenAi(repeated.clone()));
@@ -188,7 +189,7 @@ fn a_body_is_asked_and_answered_apart_from_its_line() {
             Some(outcomes.len())
         );
 
-        let error = openai::ask(endpoint, &json!({"stream": true})).unwrap_err();
+        let error = openai::ask(endpoint, Carrier::Row, &json!({"stream": true})).unwrap_err();
         assert!(
             error.message.starts_with("body.stream: found true"),
             "{error}"

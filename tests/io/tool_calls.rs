@@ -5,10 +5,64 @@ use crate::common::python::{ask, interpreter};
 use crate::common::random::Random;
 use crate::fakes::{CALL_END, CALL_START, CODEC, THINK, THOUGHT, outcome};
 use serde_json::{Value, json};
-use tailgraph::io::answer::{Finish, Label, Origin, served};
+use tailgraph::io::answer::{Finish, Label, Origin, Outcome, served};
 use tailgraph::io::line::parse;
+use tailgraph::io::openai_stream::Chunks;
 use tailgraph::io::row::{Endpoint, Format, Id, OpenAi, Prompt};
 use tailgraph::io::tool_calls::{Found, find};
+use tailgraph::text::StopMatcher;
+
+/// What the chunks of an answer come to.
+fn in_chunks(label: &Label, outcome: &Outcome, origin: &Origin) -> Value {
+    let Format::OpenAi(repeated) = label.format.clone() else {
+        unreachable!("it is of that format");
+    };
+    let mut chunks = Chunks::new(repeated, label.line, 1, origin.clone(), CODEC.clone());
+    let mut out = Vec::new();
+    chunks.begin(&mut out);
+    let mut text = CODEC.stream(StopMatcher::new(&[]), false).unwrap();
+    for &id in &outcome.output_ids {
+        text.push(id);
+        chunks.token(&mut out, 0, (id, None, &text.certain()));
+    }
+    chunks.end(&mut out, 0, outcome);
+    let out = String::from_utf8(out).unwrap();
+    let mut message = json!({"role": "assistant"});
+    let mut content = String::new();
+    let mut finish = Value::Null;
+    for event in out.split_terminator("\n\n") {
+        let event: Value = serde_json::from_str(event.strip_prefix("data: ").unwrap()).unwrap();
+        let choice = &event["choices"][0];
+        content += choice["delta"]["content"].as_str().unwrap_or_default();
+        for name in ["tool_calls", "tool_call_error"] {
+            if let Some(found) = choice["delta"].get(name) {
+                message[name] = found.clone();
+            }
+        }
+        finish = choice["finish_reason"].clone();
+    }
+    let mut alone = false;
+    for (place, call) in message
+        .get_mut("tool_calls")
+        .and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten()
+        .enumerate()
+    {
+        assert_eq!(
+            call.as_object_mut().unwrap().remove("index"),
+            Some(json!(place))
+        );
+        alone = true;
+    }
+    // A text of blanks that is out when a call begins cannot be taken back.
+    message["content"] = if alone && content.trim().is_empty() {
+        Value::Null
+    } else {
+        json!(content)
+    };
+    json!({"index": 0, "message": message, "logprobs": null, "finish_reason": finish})
+}
 
 /// The choice of an answer in which `<` and `>` are the markers of calls, and `«` and `»` those of reasoning as tokens of
 /// their own; `<think>` is seven tokens.
@@ -29,15 +83,19 @@ pub fn choice(said: &[&str], tools: bool, finish: Finish) -> Value {
             model: None,
             tools,
             n: None,
+            stream: None,
         }),
     };
     let origin = Origin {
         model: "served".into(),
         created: 7,
     };
+    let chunks = in_chunks(&label, &outcome, &origin);
     let line = served(&label, &[outcome], &CODEC, &origin);
     let answer: Value = serde_json::from_str(&line).unwrap();
-    answer["response"]["body"]["choices"][0].clone()
+    let choice = answer["response"]["body"]["choices"][0].clone();
+    assert_eq!(chunks, choice, "{said:?}");
+    choice
 }
 
 fn call(number: u32, name: &str, arguments: &str) -> Value {

@@ -16,6 +16,8 @@ pub mod profile;
 pub mod prompts;
 pub mod rows;
 pub mod score;
+#[cfg(feature = "server")]
+pub mod serve;
 pub mod tune;
 
 pub use crate::bench::BenchCommand;
@@ -29,6 +31,8 @@ pub use profile::ProfileArgs;
 pub use prompts::{ClockArg, PromptArgs};
 pub use rows::{GenerateArgs, SamplingArgs, TraceArgs};
 pub use score::ScoreArgs;
+#[cfg(feature = "server")]
+pub use serve::ServeArgs;
 pub use tune::TuneArgs;
 
 use clap::{Parser, Subcommand};
@@ -52,6 +56,9 @@ pub enum Command {
     Generate(Box<GenerateArgs>),
     /// Compute the logits of token arrays, or compare them with expected ones
     Score(Box<ScoreArgs>),
+    /// Answer requests over HTTP, as the OpenAI interface has them
+    #[cfg(feature = "server")]
+    Serve(Box<ServeArgs>),
     /// Join the outputs of --shard runs into the file that one run writes
     Merge(MergeArgs),
     /// Measure throughput and latency over launch ways, batches, lengths and types, or compare two measurements

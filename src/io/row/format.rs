@@ -16,6 +16,15 @@ pub struct OpenAi {
     pub tools: bool,
     /// Answers to each prompt, where there are several.
     pub n: Option<u32>,
+    /// How it is to come, where it is not to be whole.
+    pub stream: Option<Stream>,
+}
+
+/// An answer that comes in chunks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Stream {
+    /// Its usage comes as the last.
+    pub usage: bool,
 }
 
 /// What a body is sent to.

@@ -1,15 +1,11 @@
 //! What the answers of a run depend on, by which a run knows whether it may go on from those of another.
 
-use crate::cli::args::GenerateArgs;
+use super::opened::Opened;
 use crate::error::Result;
 use crate::io::identity::Identity;
 use crate::io::prepare::Rules;
 use crate::io::row::Options;
-use crate::io::shard::ShardOutput;
 use crate::model::fingerprint::{fingerprint, of_file};
-use crate::session::Opened;
-use crate::text::Clock;
-use std::sync::Arc;
 
 /// Everything besides a row that its answer depends on, under the names by which a user knows it. Not --timeout-ms: it
 /// decides whether there is an answer, and rows without one are tried again.
@@ -60,27 +56,8 @@ pub fn identity(opened: &Opened, rules: &Rules) -> Result<Identity> {
         .with("--logprobs", text(logprobs)))
 }
 
-/// What is said of OUTPUT where it is a shard. Rows in error are in it, so what makes them errors counts too.
-pub fn shard_output(
-    args: &GenerateArgs,
-    identity: &Identity,
-    clock: &Option<Arc<Clock>>,
-) -> Result<Option<ShardOutput>> {
-    let (Some(shard), Some(path)) = (args.shard, &args.output) else {
-        return Ok(None);
-    };
-    let timeout = text(&args.job.sampling.timeout_ms);
-    let of = identity
-        .clone()
-        .with("--strict", args.job.strict)
-        .with("--timeout-ms", timeout);
-    let mut output = ShardOutput::open(path, shard, of)?;
-    output.clock = clock.clone();
-    Ok(Some(output))
-}
-
 /// An option as a message shows it.
-fn text<T: std::fmt::Debug>(option: &Option<T>) -> String {
+pub fn text<T: std::fmt::Debug>(option: &Option<T>) -> String {
     match option {
         Some(value) => format!("{value:?}"),
         None => "not given".to_owned(),

@@ -1,0 +1,149 @@
+//! Files and batches, over a restart.
+
+use crate::common::program::run_with_input;
+use crate::{Response, Server};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::time::Duration;
+
+fn rows(count: usize, tokens: usize) -> String {
+    let row = |number: usize| {
+        let body = json!({"prompt": format!("row {number}"), "max_tokens": tokens});
+        let row = json!({"custom_id": format!("r{number}"), "method": "POST", "url": "/v1/completions", "body": body});
+        format!("{row}\n")
+    };
+    (0..count).map(row).collect()
+}
+
+fn upload(server: &Server, purpose: &str, content: &str) -> Response {
+    let form = format!(
+        "--line\r\ncontent-disposition: form-data; name=\"file\"; filename=\"in.jsonl\"\r\n\r\n{content}\r\n--line\r\ncontent-disposition: form-data; name=\"purpose\"\r\n\r\n{purpose}\r\n--line--\r\n"
+    );
+    let headers = [("content-type", "multipart/form-data; boundary=line")];
+    server.ask("POST", "/v1/files", &headers, form.as_bytes())
+}
+
+fn begin(server: &Server, content: &str) -> String {
+    let file = upload(server, "batch", content).json();
+    assert_eq!(file["bytes"], content.len());
+    let body = json!({"input_file_id": file["id"], "endpoint": "/v1/completions", "completion_window": "24h"});
+    let batch = server.post("/v1/batches", body.to_string());
+    assert_eq!(batch.status, 200, "{}", batch.text);
+    batch.json()["id"].as_str().unwrap().to_owned()
+}
+
+fn over(server: &Server, id: &str) -> Value {
+    for _ in 0..6000 {
+        let batch = server.get(&format!("/v1/batches/{id}")).json();
+        let status = batch["status"].as_str().unwrap();
+        if !["validating", "in_progress", "cancelling"].contains(&status) {
+            return batch;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("{id} does not end");
+}
+
+fn bare(text: &str) -> Vec<Value> {
+    let lines = text
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap());
+    lines
+        .map(|mut line| {
+            let body = line["response"]["body"].as_object_mut();
+            if let Some(body) = body {
+                body.remove("created");
+                body.remove("timing");
+            }
+            line
+        })
+        .collect()
+}
+
+fn serve(folder: &Path) -> Server {
+    Server::start(&["--max-seqs", "4", "--batches", folder.to_str().unwrap()])
+}
+
+#[test]
+fn a_batch_goes_on_after_a_restart_and_gives_the_file_of_generate() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = serve(folder.path());
+    let mut content = rows(300, 16);
+    content +=
+        "{\"custom_id\":\"wrong\",\"method\":\"POST\",\"url\":\"/v1/completions\",\"body\":{}}\n";
+    let id = begin(&server, &content);
+    server.wait_for("tailgraph_sequences_running", |running| running > 0.0);
+    // Others are served meanwhile.
+    let body = json!({"prompt": "x", "max_tokens": 2}).to_string();
+    assert_eq!(server.post("/v1/completions", body).status, 200);
+    server.signal("-TERM");
+    assert_eq!(server.ended().code, 0);
+    let server = serve(folder.path());
+    let batch = over(&server, &id);
+    assert_eq!(batch["status"], "completed", "{batch}");
+    assert_eq!(
+        batch["request_counts"],
+        json!({"total": 301, "completed": 300, "failed": 1})
+    );
+    let content_of = |field: &str| {
+        let id = batch[field].as_str().unwrap();
+        server.get(&format!("/v1/files/{id}/content")).text
+    };
+    let args = [
+        "generate",
+        "--model",
+        "random:tiny",
+        "--device",
+        "cpu",
+        "-q",
+    ];
+    let expected = bare(&run_with_input(&args, &content).stdout);
+    assert_eq!(bare(&content_of("output_file_id")), expected[..300]);
+    assert_eq!(bare(&content_of("error_file_id")), expected[300..]);
+    let listed = server.get("/v1/files").json();
+    assert_eq!(listed["data"].as_array().unwrap().len(), 3);
+}
+
+#[test]
+fn a_batch_is_cancelled_and_what_is_wrong_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = serve(folder.path());
+    let id = begin(&server, &rows(5000, 16));
+    let next = begin(&server, &rows(3, 2));
+    server.wait_for("tailgraph_sequences_running", |running| running > 0.0);
+    let cancel = |id: &str| server.post(&format!("/v1/batches/{id}/cancel"), "");
+    assert_eq!(cancel(&id).json()["status"], "cancelling");
+    let batch = over(&server, &id);
+    assert_eq!(batch["status"], "cancelled");
+    assert!(batch["cancelled_at"].is_u64() && batch["output_file_id"].is_null());
+    assert_eq!(cancel(&id).status, 409);
+    assert_eq!(
+        over(&server, &next)["status"],
+        "completed",
+        "the next one runs"
+    );
+
+    assert_eq!(upload(&server, "assistants", "x").status, 400);
+    let body = |input: &str, endpoint: &str| {
+        let body =
+            json!({"input_file_id": input, "endpoint": endpoint, "completion_window": "24h"});
+        server.post("/v1/batches", body.to_string())
+    };
+    assert_eq!(body("file-none", "/v1/completions").status, 404);
+    assert_eq!(body("../../etc/passwd", "/v1/completions").status, 404);
+    let file = upload(&server, "batch", &rows(1, 1)).json();
+    let file = file["id"].as_str().unwrap();
+    assert!(
+        body(file, "/v1/embeddings")
+            .error()
+            .contains("endpoint: found")
+    );
+    assert_eq!(server.get("/v1/files/..%2f..%2fetc%2fpasswd").status, 404);
+    assert_eq!(
+        server
+            .ask("DELETE", &format!("/v1/files/{file}"), &[], b"")
+            .json()["deleted"],
+        true
+    );
+    assert_eq!(server.get(&format!("/v1/files/{file}")).status, 404);
+}
