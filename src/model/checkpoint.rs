@@ -267,9 +267,10 @@ impl Checkpoint {
         };
         let (down, across) = (all_rows.div_ceil(rows), all_columns.div_ceil(columns));
         let [name, inverse] = ["_scale", "_scale_inv"].map(|end| place.name.to_owned() + end);
-        let name = match self.places.contains_key(&inverse) {
-            true => inverse,
-            false => name,
+        let name = if self.places.contains_key(&inverse) {
+            inverse
+        } else {
+            name
         };
         let Some(&shard) = self.places.get(&name) else {
             let (name, of) = (quote::name(&name), quote::name(place.name));
