@@ -13,9 +13,6 @@ use crate::telemetry::say;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
-/// The key, where no flag gives it.
-const KEY: &str = "TAILGRAPH_API_KEY";
-
 pub fn run(args: ServeArgs) -> Result<Exit> {
     let address = SocketAddr::new(args.host, args.port);
     let bind = || {
@@ -52,7 +49,7 @@ pub fn run(args: ServeArgs) -> Result<Exit> {
         session.opened().spec.model
     ));
     let options = Options {
-        api_key: args.api_key.or_else(|| std::env::var(KEY).ok()),
+        api_key: args.api_key,
         max_queue: args.max_queue,
         drain: args.drain_timeout,
         batches: args.batches,

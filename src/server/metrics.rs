@@ -39,26 +39,22 @@ impl Default for Metrics {
     fn default() -> Self {
         let mut all = Registry::with_prefix("tailgraph");
         let a = &mut all;
+        let (counter, gauge) = (Counter::default, Gauge::default);
         Self {
-            requests: add(a, "requests", "By route and status", Family::default()),
-            sequences: add(a, "sequences", "Ended, by why", Family::default()),
-            prompt_tokens: add(a, "prompt_tokens", "Of ended sequences", Counter::default()),
-            new_tokens: add(a, "generation_tokens", "Generated", Counter::default()),
-            running: add(a, "sequences_running", "That run", Gauge::default()),
-            waiting: add(
-                a,
-                "sequences_waiting",
-                "For a slot or memory",
-                Gauge::default(),
-            ),
-            pages: add(a, "pages", "Of keys and values", Gauge::default()),
-            free_pages: add(a, "pages_free", "That nobody has", Gauge::default()),
-            first_token: add(a, "time_to_first_token_seconds", "Of a request", times()),
-            between_tokens: add(a, "inter_token_latency_seconds", "Of a sequence", times()),
+            requests: add(a, "requests", "Requests", Family::default()),
+            sequences: add(a, "sequences", "Ended sequences", Family::default()),
+            prompt_tokens: add(a, "prompt_tokens", "Tokens of answered prompts", counter()),
+            new_tokens: add(a, "generation_tokens", "Generated tokens", counter()),
+            running: add(a, "sequences_running", "Sequences in a slot", gauge()),
+            waiting: add(a, "sequences_waiting", "Waiting sequences", gauge()),
+            pages: add(a, "pages", "Pages of keys and values", gauge()),
+            free_pages: add(a, "pages_free", "Pages that nobody has", gauge()),
+            first_token: add(a, "time_to_first_token_seconds", "By sequence", times()),
+            between_tokens: add(a, "inter_token_latency_seconds", "By sequence", times()),
             steps: add(
                 a,
                 "step_seconds",
-                "Steps",
+                "Steps by kind and bucket",
                 Family::new_with_constructor(times as fn() -> _),
             ),
             registry: all,

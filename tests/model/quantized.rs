@@ -17,7 +17,7 @@ fn compressed(strategy: &str, block: Value) -> Value {
         "quantization_status": "compressed",
         "ignore": ["lm_head", "re:.*gate$"],
         "kv_cache_scheme": null,
-        "sparsity_config": {},
+        "sparsity_config": {"format": "dense", "ignore": [], "targets": []},
         "version": "0.13.0",
         "config_groups": {"group_0": {
             "targets": ["Linear"],
@@ -334,6 +334,18 @@ fn what_is_not_understood_is_refused_by_name() {
         (
             in_weights("type", json!("int")),
             &["group_0.weights.type", "\"int\"", "\"float\""],
+        ),
+        (
+            in_weights("type", Value::Null),
+            &["group_0.weights.type", "is missing", "\"float\""],
+        ),
+        (
+            with(&["sparsity_config"], json!({"format": "sparse-24-bitmask"})),
+            &[
+                "quantization_config.sparsity_config.format",
+                "sparse-24",
+                "\"dense\"",
+            ],
         ),
         (
             in_weights("symmetric", json!(false)),

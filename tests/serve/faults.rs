@@ -47,6 +47,8 @@ fn a_client_that_goes_away_cancels_its_sequences() {
 fn a_full_queue_is_told_to_come_again() {
     let server = Server::start(&["--max-seqs", "1", "--max-queue", "1"]);
     let running = server.raw(COMPLETIONS, &long(true));
+    // It may have waited for its slot itself before.
+    server.wait_for("tailgraph_sequences_running", |running| running == 1.0);
     let waiting = server.raw(COMPLETIONS, &long(true));
     server.wait_for("tailgraph_sequences_waiting", |waiting| waiting == 1.0);
     let refused = server.post(COMPLETIONS, long(false));

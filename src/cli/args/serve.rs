@@ -3,6 +3,7 @@
 use super::rows::SamplingArgs;
 use crate::command::args::{EngineArgs, ModelArg, RecordArg, RunArgs, TextArgs};
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -28,7 +29,7 @@ pub struct ServeArgs {
     pub port: u16,
     /// What requests must send as "Authorization: Bearer KEY"; /health needs none. Better given as TAILGRAPH_API_KEY, for
     /// arguments are seen by other users
-    #[arg(long, value_name = "KEY", help_heading = "Server")]
+    #[arg(long, value_name = "KEY", env = "TAILGRAPH_API_KEY", hide_env = true, value_parser = NonEmptyStringValueParser::new(), help_heading = "Server")]
     pub api_key: Option<String>,
     /// Sequences that may wait beside those that run; a request past them is answered with 429
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = parse_queue, help_heading = "Server")]

@@ -79,8 +79,9 @@ fn compressed_tensors(object: &Fields<'_>) -> Result<Quantization> {
     ])?;
     object.check("quantization_status", &[json!("compressed")])?;
     object.check("kv_cache_scheme", &[])?;
-    for name in ["sparsity_config", "transform_config"] {
-        object.check(name, &[json!({})])?;
+    object.check("transform_config", &[json!({})])?;
+    if let Some(sparsity) = object.object("sparsity_config")? {
+        sparsity.check("format", &[json!("dense")])?;
     }
     let expected = "an object with a group of matrices";
     let groups = object.object("config_groups")?;
@@ -135,6 +136,12 @@ fn group_of(group: &Fields<'_>) -> Result<Quantization> {
     ])?;
     weights.check("num_bits", &[json!(8)])?;
     weights.check("type", &[json!("float")])?;
+    if weights.get("type").is_none() {
+        return Err(weights.error(
+            "type",
+            "is missing, which means integers, expected \"float\"",
+        ));
+    }
     weights.check("symmetric", &[json!(true)])?;
     weights.check("dynamic", &[json!(false)])?;
     weights.check("group_size", &[])?;
