@@ -68,6 +68,7 @@ pub fn config() -> ModelConfig {
         bos_token_id: None,
         eos_token_ids: Vec::new(),
         pad_token_id: None,
+        quantization: None,
     }
 }
 
