@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// One that is asked for nothing else serves until SIGINT or SIGTERM.
+/// Serves until SIGINT or SIGTERM.
 #[derive(Debug, Clone, Args)]
 pub struct ServeArgs {
     /// The address to listen on. TLS is the work of a proxy before it
@@ -37,8 +37,8 @@ pub struct ServeArgs {
     /// Time for answers that are under way when a signal comes. A second signal ends the server at once
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = parse_seconds, help_heading = "Server")]
     pub drain_timeout: Duration,
-    /// Serve /v1/files and /v1/batches, which are kept in this folder. Batches have half of --max-seqs at once, one runs at a time, and
-    /// a server that is started again goes on with them
+    /// Serve /v1/files and /v1/batches, which are kept in this folder. One batch runs at a time, with at most half of the server's
+    /// slots; a server that is started again goes on with the rest
     #[arg(long, value_name = "DIR", help_heading = "Server")]
     pub batches: Option<PathBuf>,
     /// Refuse requests with unknown fields, rather than warn of them
