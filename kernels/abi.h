@@ -22,7 +22,7 @@
 #define TG_MAX_BUCKETS 16u    /* per kind */
 #define TG_MAX_TAKES 256u     /* requests one turn admits or ends in the queue, at most */
 #define TG_PHASES 12u         /* of a turn, */
-#define TG_GATHER_PHASES 3u   /*   ... and those that fill its inputs */
+#define TG_GATHER_PHASES 3u   /* and those that fill its inputs */
 #define TG_NONE 0xffffffffu   /* no such index */
 static const uint64_t TG_NO_TIMEOUT = UINT64_MAX;
 static const uint64_t TG_NO_STEP = UINT64_MAX;
@@ -108,8 +108,8 @@ typedef struct tg_event {
   int32_t token;          /* TOKEN: the sampled id, or -1; END: -1 */
   uint32_t index;         /* TOKEN: 0 for the first new token; END: how many tokens were published */
   uint64_t seen_ns;       /* END: when the scheduler first saw the request, */
-  uint64_t admitted_ns;   /*   ... gave it a slot (0: never), */
-  uint64_t first_ns;      /*   ... collected its first token or finished its prompt (0: never) */
+  uint64_t admitted_ns;   /* END: when it gave it a slot (0: never), */
+  uint64_t first_ns;      /* END: when it collected its first token or finished its prompt (0: never) */
   uint64_t step;          /* TOKEN: number of the step that sampled it; END: how often the request was recomputed */
 } tg_event;
 
@@ -186,10 +186,10 @@ typedef struct tg_trace {
 typedef struct tg_status {
   uint64_t steps;        /* composed so far */
   uint64_t start_ns;     /* clock of the turn that composed the newest, */
-  uint64_t stage;        /*   ... the stage that has begun last (stages of one GPU that follow its first say so themselves), */
-  uint64_t kind;         /*   ... its TG_KIND_*, */
-  uint64_t bucket_rows;  /*   ... the rows of its bucket, */
-  uint64_t rows;         /*   ... and its own */
+  uint64_t stage;        /* the newest's stage that has begun last (stages of one GPU that follow its first say so themselves), */
+  uint64_t kind;         /* its TG_KIND_*, */
+  uint64_t bucket_rows;  /* the rows of its bucket, */
+  uint64_t rows;         /* and its own */
   uint64_t running;      /* slots in use */
   uint64_t queue_depth;  /* requests seen and still waiting */
   uint64_t free_pages;
@@ -274,9 +274,9 @@ typedef struct tg_claimer {
   tg_queue *queue;         /* 0: its requests come over the rings */
   uint64_t *claimed;       /* the word that all replicas swap */
   uint64_t known;          /* that word, as this replica last found it, */
-  uint64_t base;           /*   ... when it last claimed or found nothing to claim */
+  uint64_t base;           /* and as it was when it last claimed or found nothing to claim */
   uint64_t pushed;         /* queue->pushed, as last looked at, */
-  uint64_t noted;          /*   ... and before that */
+  uint64_t noted;          /* and before that */
   uint64_t held;           /* what queue->held says of this replica */
   uint64_t first;          /* the oldest request of its newest claim */
   /* of a replica on a device */
@@ -540,7 +540,7 @@ typedef struct tg_stage {
   uint64_t takes;            /* a later stage: the step that its next graph waits for */
   uint64_t left;             /* a step's graph that the GPU refused to launch, or 0: the idle graph's to launch */
   uint64_t opened;           /* stage 0: steps whose kernels may begin, */
-  uint64_t begun;            /*   ... and have */
+  uint64_t begun;            /* and have */
   uint64_t launched;         /* graphs of steps so far */
   uint64_t settled;          /* as `launched`, once the dispatcher that launched the newest has left nothing unwritten */
   uint32_t in_chain;         /* of TG_CHAIN_STEPS, since the idle graph began */

@@ -99,7 +99,7 @@ static __shared__ struct __align__(16) {
   uint64_t returned_end;  /* steps before this one have come back */
   uint32_t rows_held;     /* decode rows of the step that has come back which tg_device_rows has */
   uint64_t request_head, control_head, event_tail, trace_tail, flags; /* as last looked at, in the rings' order, */
-  uint64_t pushed, claims_tail; /*   ... and, of a replica that claims, of the queue */
+  uint64_t pushed, claims_tail; /* and, where a replica claims, the queue's */
   uint64_t *released[TG_RELEASES]; /* what lane 0 has released since the last flush, and to what */
   uint64_t released_to[TG_RELEASES];
   uint32_t releases;

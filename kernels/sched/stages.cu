@@ -5,7 +5,7 @@
  *
  *   tg_begin_lead waits until the step is composed (stage 0), or
  *   tg_take       copies what the step is out of the place that it comes in, waits for its residual stream, and copies that
- *   ...           the kernels of the stage's layers
+ *   (layers)      the kernels of the stage's layers
  *   tg_hand_on    stores the residual stream into the next GPU, and posts the step (not on the last stage)
  *   tg_lead       stage 0's dispatcher, or
  *   tg_follow     a later stage's; the last one stores what was sampled into stage 0's memory, and posts that

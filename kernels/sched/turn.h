@@ -43,7 +43,7 @@ typedef struct tg_turn {
   uint64_t requests_seen;         /* before this turn */
   uint64_t controls_taken;        /* before this turn */
   uint32_t only_step_is_new;      /* and no host, queue or slot needs more than the next decode step, */
-  uint32_t asks_more;             /*   ... unless one of its rows was its slot's last, or its slot wants pages (0 between turns) */
+  uint32_t asks_more;             /* one of that step's rows was its slot's last, or its slot wants pages (0 between turns) */
   uint32_t wants_claim;           /* 1: there is something to claim, and this turn could admit it */
   uint32_t ends;                  /* where it wants to claim: slots that end in this turn, as far as is known before it */
   uint32_t open;                  /* 0: the turn does nothing (stop, error, trace ring full) */
@@ -151,7 +151,7 @@ TG_FN tg_returned_row tg_read_returned_row(tg_state *state, const tg_step *step,
 
 #ifdef __CUDACC__
 static __shared__ tg_returned_row tg_device_rows[TG_MAX_LANES]; /* of the step that has come back, */
-static __shared__ int32_t tg_device_token[TG_MAX_LANES];        /*   ... and what its rows sampled, from the stopped phase on */
+static __shared__ int32_t tg_device_token[TG_MAX_LANES];        /* and what its rows sampled, from the stopped phase on */
 #endif
 
 /* Row `row` of the step that has come back, before anything of this turn is written. */

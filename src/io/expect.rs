@@ -75,8 +75,11 @@ impl Divergence {
         &mut all[place]
     }
 
-    fn mean_kl(&self) -> f64 {
-        self.kl / self.positions as f64
+    /// The mean of `ranges`, as a report shows it.
+    fn mean_kl(ranges: &[Self]) -> String {
+        let kl: f64 = ranges.iter().map(|range| range.kl).sum();
+        let positions: u64 = ranges.iter().map(|range| range.positions).sum();
+        format!("mean KL divergence {:.3e} nats", kl / positions as f64)
     }
 }
 
@@ -269,12 +272,10 @@ impl Comparison {
         if self.divergences.len() > 1 {
             let range = |d: &Divergence| {
                 let last = (2 * d.first).max(32) - 1;
+                let kl = Divergence::mean_kl(std::slice::from_ref(d));
                 format!(
-                    "positions {} to {last}: top-1 agreement {}/{}, mean KL divergence {:.3e} nats",
-                    d.first,
-                    d.agreeing,
-                    d.positions,
-                    d.mean_kl()
+                    "positions {} to {last}: top-1 agreement {}/{}, {kl}",
+                    d.first, d.agreeing, d.positions
                 )
             };
             lines.extend(self.divergences.iter().map(range));
@@ -283,9 +284,7 @@ impl Comparison {
             "top-1 agreement {agreeing}/{positions}, ties {ties}"
         ));
         if positions > 0 {
-            let kl: f64 = self.divergences.iter().map(|d| d.kl).sum();
-            let mean = kl / positions as f64;
-            lines.push(format!("mean KL divergence {mean:.3e} nats"));
+            lines.push(Divergence::mean_kl(&self.divergences));
         }
         if let Some(l) = &self.largest {
             lines.push(format!(

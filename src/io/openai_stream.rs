@@ -1,8 +1,8 @@
 //! Answers to bodies of the OpenAI format in chunks, as their tokens come: each is an event of a stream of server-sent events.
 //!
 //! The chunks of a choice come to [`super::openai_answer`]'s whole answer: its text, ids of tool calls, logprobs and end are the same,
-//! but for `text_offset`, which counts the characters that were out when the token came. Where the question has tools, what stands behind a marker of calls waits for the choice's end, which tells whether it is
-//! a call.
+//! but for `text_offset`, which counts the characters that were out when the token came. Where the question has tools, what stands
+//! behind a marker of calls waits for the choice's end, which tells whether it is a call.
 
 use super::codec::Codec;
 use super::openai_answer::{Logprobs, id, message, usage_of};

@@ -76,7 +76,7 @@ pub fn write_as(
     config.quantization = (weights == WeightsAs::FP8).then_some(Quantization::Channel);
     let mut output = Folder::open(dir, &is_ours)?;
     let specs = tensors::published(&config).into_iter();
-    let shards = split(specs.map(|spec| Group::of(spec, weights)), shard_bytes);
+    let shards = split(specs.map(|spec| entries(spec, weights)), shard_bytes);
     let bytes_total = shards.iter().flatten().map(Entry::bytes).sum();
     let mut buffer = MmapMut::map_anon(BUFFER_BYTES)
         .map_err(|error| Error::Memory(format!("a buffer of {BUFFER_BYTES} bytes: {error}")))?;
@@ -127,33 +127,29 @@ impl Entry {
 }
 
 /// A tensor and, where it is in 8 bits, its scales.
-struct Group(Vec<Entry>);
-
-impl Group {
-    fn of(spec: TensorSpec, weights: WeightsAs) -> Self {
-        let format = spec.role.stored(weights.of(WeightFormat::BF16));
-        let scales = (format == WeightFormat::E4M3).then(|| Entry {
-            name: format!("{}_scale", spec.name),
-            shape: vec![spec.shape[0], 1],
-            format: WeightFormat::F32,
-            what: What::Scales(spec.name.clone()),
-        });
-        let tensor = Entry {
-            name: spec.name.clone(),
-            shape: spec.shape.clone(),
-            format,
-            what: What::Elements(spec),
-        };
-        Self([tensor].into_iter().chain(scales).collect())
-    }
+fn entries(spec: TensorSpec, weights: WeightsAs) -> Vec<Entry> {
+    let format = spec.role.stored(weights.of(WeightFormat::BF16));
+    let scales = (format == WeightFormat::E4M3).then(|| Entry {
+        name: format!("{}_scale", spec.name),
+        shape: vec![spec.shape[0], 1],
+        format: WeightFormat::F32,
+        what: What::Scales(spec.name.clone()),
+    });
+    let tensor = Entry {
+        name: spec.name.clone(),
+        shape: spec.shape.clone(),
+        format,
+        what: What::Elements(spec),
+    };
+    [tensor].into_iter().chain(scales).collect()
 }
 
 /// Tensors in order, a new shard wherever the last one is full. Within a shard the widest types come first, so
 /// that every tensor is aligned for its type.
-fn split(groups: impl Iterator<Item = Group>, shard_bytes: u64) -> Vec<Vec<Entry>> {
+fn split(groups: impl Iterator<Item = Vec<Entry>>, shard_bytes: u64) -> Vec<Vec<Entry>> {
     let mut shards: Vec<Vec<Entry>> = Vec::new();
     let mut filled = 0;
-    for Group(entries) in groups {
+    for entries in groups {
         let size: u64 = entries.iter().map(Entry::bytes).sum();
         match shards.last_mut() {
             Some(shard) if filled + size <= shard_bytes => {

@@ -3,12 +3,12 @@
 use super::State;
 use super::asked::Asked;
 use super::refusal::Refusal;
-use crate::error::Error;
 use crate::io::answer::{Origin, Outcome};
 use crate::io::openai_answer;
 use crate::io::openai_stream::{Chunks, DONE, event};
 use crate::io::partial::now;
 use crate::io::row::{Code, TIMED_OUT};
+use crate::session::answering::panicked;
 use crate::session::{Output, Question, Told, Unanswered};
 use axum::body::{Body, Bytes};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
@@ -115,9 +115,7 @@ impl Answers {
 
     /// The session's thread is gone.
     fn lost(&self) -> Refusal {
-        let message = "the thread of the session has panicked: this is a bug in tailgraph";
-        let error = Arc::new(Error::Runtime(message.into()));
-        Refusal::unanswered(&self.state, Unanswered::Engine(error))
+        Refusal::unanswered(&self.state, Unanswered::Engine(Arc::new(panicked())))
     }
 
     fn stream(self, chunks: Chunks) -> Body {

@@ -243,7 +243,7 @@ fn prepare(stream: &TcpStream) -> std::io::Result<()> {
     Ok(())
 }
 
-/// As many as there may be at once: the others wait to be accepted.
+/// The most connections at once: others wait to be accepted.
 fn connections() -> usize {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = Some(limit.maximum.unwrap_or(FILES).min(FILES));

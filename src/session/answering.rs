@@ -226,7 +226,8 @@ impl Session {
     }
 }
 
-fn panicked() -> Error {
+/// What is said where the thread behind the handles is gone.
+pub(crate) fn panicked() -> Error {
     Error::Runtime("the thread of the session has panicked: this is a bug in tailgraph".into())
 }
 

@@ -186,7 +186,7 @@ fn scales_are_those_of_a_channel_a_tensor_or_a_block() {
                 };
                 tensors.insert(format!("{of}{end}"), scales);
             }
-            // As static checkpoints have them: activations are not quantized here.
+            // Static checkpoints have scales of activations too, which are not quantized here.
             tensors.insert(IN_PROJ.replace("weight", "input_scale"), f32s(&[1], &[0.1]));
         });
         let mut found = load(&model);

@@ -10,24 +10,12 @@ import time
 
 import openai
 from openai.types import Completion
-from pydantic import BaseModel
+from package_types import extras
 from question import answer
 
 MESSAGES = [{"role": "user", "content": "hi"}]
 # Fields of ours.
 OURS = {".timing", ".max_model_len", ".choices[].delta.tool_call_error", ".choices[].message.tool_call_error"}
-
-
-def extras(value, path=""):
-    """Paths of fields that the package's types do not have."""
-    if isinstance(value, BaseModel):
-        for name in value.model_extra or {}:
-            yield f"{path}.{name}"
-        for name in type(value).model_fields:
-            yield from extras(getattr(value, name), f"{path}.{name}")
-    elif isinstance(value, list):
-        for item in value:
-            yield from extras(item, path + "[]")
 
 
 class Checks:

@@ -7,23 +7,11 @@ Standard input: {"answers": [line of the answer file, ...]}. Standard output: {"
 from openai.types import Completion
 from openai.types.chat import ChatCompletion
 from openai.types.shared import ErrorObject
-from pydantic import BaseModel
+from package_types import extras
 from question import answer
 
 # Fields of ours.
 OURS = {"timing", "tool_call_error"}
-
-
-def extras(value, path=""):
-    """Paths of fields that the package's types do not have."""
-    if isinstance(value, BaseModel):
-        for name in value.model_extra or {}:
-            yield f"{path}.{name}"
-        for name in type(value).model_fields:
-            yield from extras(getattr(value, name), f"{path}.{name}")
-    elif isinstance(value, list):
-        for item in value:
-            yield from extras(item, path + "[]")
 
 
 def check(given, counts):

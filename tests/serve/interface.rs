@@ -240,7 +240,7 @@ fn texts_become_tokens_and_back() {
     let bare = json!({"prompt": "hello", "add_special_tokens": false});
     let bare = server.post("/tokenize", bare.to_string()).json();
     assert_eq!(bare["tokens"], json!(ids));
-    // As many as the same chat has as a prompt.
+    // The count is that of the same chat as a prompt.
     let chat = json!({"messages": user("hi"), "max_tokens": 1});
     let count = server.post("/tokenize", chat.to_string()).json()["count"].clone();
     let answer = server.post(CHAT, chat.to_string()).json();

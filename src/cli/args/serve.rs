@@ -63,7 +63,7 @@ pub struct ServeArgs {
     pub engine: EngineArgs,
 }
 
-/// As many as a semaphore holds beside the slots of any device.
+/// A number that a semaphore holds beside the slots of any device.
 fn parse_queue(text: &str) -> Result<usize, String> {
     const MOST: usize = 1 << 30;
     let number: usize = text.parse().map_err(|_| "expected a number".to_owned())?;
