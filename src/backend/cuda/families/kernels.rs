@@ -176,10 +176,11 @@ fn tiled(library: &Library, precision: Precision) -> Result<Tiled> {
     } else {
         format!("{}_{}", compute.name(), weights.name())
     };
-    let rows: &[u32] = if precision.is_streamed() {
-        &[8, 32, 64, 128]
-    } else {
-        &[8, 64]
+    let rows: &[u32] = match (compute, weights) {
+        // Registers are too few for the largest.
+        (DType::F32, WeightFormat::E4M3) => &[8, 32, 64],
+        _ if precision.is_streamed() => &[8, 32, 64, 128],
+        _ => &[8, 64],
     };
     let names = rows.iter().map(|rows| format!("tg_tiled_{name}_r{rows}"));
     Variants::load(library, names, |tile: &Tile| tile.shared_bytes)

@@ -186,6 +186,8 @@ impl Lowering<'_> {
             n_total: product.w.rows,
             k_total: product.w.columns,
             epilogue: product.epilogue as u32,
+            w_scale: product.w.scale_address(),
+            pair_scale: product.w_pair.map_or(0, |w| w.scale_address()),
         };
         let grid = grid(*tile, product.w.rows, paired, row_tiles);
         let (bytes, arguments) = (tile.shared_bytes, arguments![&args]);
