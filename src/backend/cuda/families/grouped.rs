@@ -278,13 +278,17 @@ mod tests {
     use crate::model::{DType, ModelSource};
 
     fn of(operand: DType) -> Grouped {
+        of_weights(operand, WeightFormat::BF16)
+    }
+
+    fn of_weights(operand: DType, weights: WeightFormat) -> Grouped {
         let gpu = GpuShape {
             capability: (9, 0),
             class: GpuClass::parse("m132-b4800").unwrap(),
             block_bytes: 227 * 1024,
         };
         let library = Library::unloaded(gpu);
-        let kernels = Grouped::load(&library, Precision::new(operand, WeightFormat::BF16));
+        let kernels = Grouped::load(&library, Precision::new(operand, weights));
         kernels.unwrap()
     }
 
@@ -328,6 +332,31 @@ mod tests {
         let few = name(&f32, 1, shape(32, 5)).unwrap();
         assert_eq!(few, "tg_grouped_experts_many_f32");
         assert_eq!(name(&f32, 257, shape(32, 6)), None);
+        let e4m3 = of_weights(DType::BF16, WeightFormat::E4M3);
+        for (rows, tile_rows, of) in [
+            (64, 64, "_many"),
+            (256, 96, "_tall"),
+            (512, 96, "_512_tallest"),
+            (1024, 8, "_1024_tallest"),
+        ] {
+            let found = name(&e4m3, rows, shape(tile_rows, 8)).unwrap();
+            assert_eq!(found, format!("tg_grouped_experts{of}_bf16_e4m3"));
+        }
+    }
+
+    /// Weights of half the bytes leave room for more stages.
+    #[test]
+    fn weights_in_8_bits_have_pipelines_as_deep() {
+        let (config, _) = ModelSource::parse("random:lfm2-8b-a1b")
+            .and_then(|source| source.config())
+            .unwrap();
+        let e4m3 = of_weights(DType::BF16, WeightFormat::E4M3);
+        for (rows, tile_rows, stages) in [(64, 32, 16), (128, 64, 13), (256, 96, 10), (512, 128, 8)]
+        {
+            assert_eq!(e4m3.serves(&config, rows, shape(tile_rows, stages)), Ok(()));
+            let more = e4m3.serves(&config, rows, shape(tile_rows, stages + 1));
+            assert!(more.is_err() || stages == abi::TG_GROUPED_MOST_STAGES);
+        }
     }
 
     #[test]
