@@ -192,7 +192,10 @@ pub(super) fn expert_boxes(w: &Matrix, pair: Option<&Matrix>, experts: u32, outp
     let along = match w.format {
         WeightFormat::E4M3 => {
             let block = abi::TG_PACKED_ROWS * BOX_COLUMNS;
-            [(u64::from(block / 2), 2, block / 2), (blocks, block.into(), 1)]
+            [
+                (u64::from(block / 2), 2, block / 2),
+                (blocks, block.into(), 1),
+            ]
         }
         _ => [
             (BOX_COLUMNS.into(), element, BOX_COLUMNS),
@@ -357,6 +360,30 @@ mod tests {
             let more = e4m3.serves(&config, rows, shape(tile_rows, stages + 1));
             assert!(more.is_err() || stages == abi::TG_GROUPED_MOST_STAGES);
         }
+    }
+
+    #[test]
+    fn boxes_of_8_bits_are_whole_blocks() {
+        let (rows, columns) = (96, 160);
+        let matrix = |address| {
+            let filled = 192;
+            Matrix {
+                stride: 2 * rows * filled,
+                ..Matrix::of_rows(address, WeightFormat::E4M3, rows as u32, columns)
+            }
+        };
+        let (gate, up) = (matrix(0x8000), matrix(0x4000));
+        let boxes = expert_boxes(&gate, Some(&up), 5, OUTPUTS);
+        assert_eq!(boxes.at, up.address);
+        assert_eq!(boxes.sizes, [256, 3, 2, 12, 5]);
+        assert_eq!(boxes.strides[1..], [512, 0x4000, 1536, gate.stride]);
+        assert_eq!(boxes.each, [256, 1, 2, 8, 1]);
+        let down = expert_boxes(&gate, None, 5, OUTPUTS);
+        assert_eq!(down.sizes, [256, 3, 2, 6, 5]);
+        assert_eq!(down.strides[1..], [512, 1536, 3072, gate.stride]);
+        let dense = Boxes::of(&gate, 64);
+        assert_eq!(dense.sizes, [768, 12]);
+        assert_eq!((dense.strides[1], dense.each), (1536, vec![256, 8]));
     }
 
     #[test]
