@@ -58,6 +58,12 @@ __device__ inline void gmma_settle(float (&d)[N]) {
   for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
 
+/* Keeps an operand's registers until here, and what writes them from moving before. */
+__device__ inline void gmma_settle(uint32_t (&a)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; i++) asm volatile("" : "+r"(a[i])::"memory");
+}
+
 /* d = A B^T of two gmma_operand()s, added to what d was if `add`. N is a multiple of 8 up to 128, or 192 or 256. */
 template <typename T, int N>
 __device__ inline void gmma(float (&d)[N / 2], uint32_t a, uint32_t b, bool add);
