@@ -25,6 +25,7 @@ void copy16(void *to, const void *from, bool valid);
 void copies_commit();
 void copies_wait(uint32_t pending);
 void load_matrices(uint32_t *to, uint32_t count, const void *row, bool transposed);
+void store_matrices(const uint32_t *from, uint32_t count, void *row);
 void multiply(Operand type, float *c, const uint32_t *a, uint32_t b0, uint32_t b1);
 void wait_parity(uint32_t barrier, uint32_t parity);
 void meet_named(uint32_t id, uint32_t threads, bool waits);
@@ -64,6 +65,7 @@ void copy_wait() { simt::copies_wait(PENDING); }
 inline void load_matrix_x4(uint32_t (&r)[4], const void *row) { simt::load_matrices(r, 4, row, false); }
 inline void load_matrix_x2(uint32_t (&r)[2], const void *row) { simt::load_matrices(r, 2, row, false); }
 inline void load_matrix_x4_transposed(uint32_t (&r)[4], const void *row) { simt::load_matrices(r, 4, row, true); }
+inline void store_matrix_x4_transposed(void *row, const uint32_t (&r)[4]) { simt::store_matrices(r, 4, row); }
 template <typename T>
 void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { simt::multiply(simt::operand<T>(), c, a, b0, b1); }
 inline uint32_t transposed(uint32_t pair) {
