@@ -76,14 +76,6 @@ __device__ inline void load_matrix_x4_transposed(uint32_t (&r)[4], const void *r
                : "r"(shared_address(row)));
 }
 
-/* Four 8x8 matrices, of which the lanes have fragments as of sums: their columns become rows of 16 bytes, at the addresses that lanes 8i ..
- * 8i+7 give of matrix i's. From sm_90 on. */
-__device__ inline void store_matrix_x4_transposed(void *row, const uint32_t (&r)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(shared_address(row)), "r"(r[0]), "r"(r[1]), "r"(r[2]),
-               "r"(r[3])
-               : "memory");
-}
-
 /* c += a b, as above. */
 template <typename T>
 __device__ inline void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);

@@ -297,10 +297,11 @@ __device__ inline void persistent(const TensorMap *x_map, const TensorMap *w_map
   }
 }
 
-/* For the launcher: weight rows of a tile, blocks that multicast, blocks that split K, parts of a row, bytes of shared memory, threads. */
+/* For the launcher: weight rows of a tile, blocks that multicast, blocks that split K, parts of a row, bytes of shared memory, threads, bytes of a
+ * weight row in a stage. */
 #define PERSISTENT_TILE(NAME, ...)                                                                              \
-  LAUNCH_CONSTANTS(NAME##_tile, 6, __VA_ARGS__::WIDTH, __VA_ARGS__::MULTICAST, __VA_ARGS__::SPLIT_K, __VA_ARGS__::PARTS, \
-                   __VA_ARGS__::SHARED, __VA_ARGS__::THREADS)
+  LAUNCH_CONSTANTS(NAME##_tile, 7, __VA_ARGS__::WIDTH, __VA_ARGS__::MULTICAST, __VA_ARGS__::SPLIT_K, __VA_ARGS__::PARTS, \
+                   __VA_ARGS__::SHARED, __VA_ARGS__::THREADS, __VA_ARGS__::W_ROW_BYTES)
 
 /* Maps: x[R, k_total], or [PARTS x_plane, k_total], in boxes of GMMA_K by TG_PERSISTENT_ROWS; w in boxes of five dimensions,
  * WIDTH / MULTICAST rows of GMMA_K (persistent_weights).

@@ -65,7 +65,6 @@ void copy_wait() { simt::copies_wait(PENDING); }
 inline void load_matrix_x4(uint32_t (&r)[4], const void *row) { simt::load_matrices(r, 4, row, false); }
 inline void load_matrix_x2(uint32_t (&r)[2], const void *row) { simt::load_matrices(r, 2, row, false); }
 inline void load_matrix_x4_transposed(uint32_t (&r)[4], const void *row) { simt::load_matrices(r, 4, row, true); }
-inline void store_matrix_x4_transposed(void *row, const uint32_t (&r)[4]) { simt::store_matrices(r, 4, row); }
 template <typename T>
 void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) { simt::multiply(simt::operand<T>(), c, a, b0, b1); }
 inline uint32_t transposed(uint32_t pair) {
@@ -112,6 +111,7 @@ template <typename T, int N>
 void gmma(float (&d)[N / 2], const uint32_t (&a)[4], uint32_t b, bool add) { simt::group_multiply(simt::operand<T>(), N, d, a, 0, b, false, add); }
 template <typename T>
 void gmma_values(float (&d)[32], const uint32_t (&a)[4], uint32_t b, bool add) { simt::group_multiply(simt::operand<T>(), 64, d, a, 0, b, true, add); }
+inline void store_matrix_x4_transposed(void *row, const uint32_t (&r)[4]) { simt::store_matrices(r, 4, row); }
 template <uint32_t REGISTERS>
 void give_registers() {}
 template <uint32_t REGISTERS>

@@ -21,7 +21,7 @@ pub const BOX_COLUMNS: u32 = abi::TG_GMMA_COLUMNS;
 pub struct Boxes {
     /// On 16 bytes.
     pub at: Address,
-    /// How an element is stored.
+    /// How an element is stored. Of weights in 8 bits two are one, so that a packed block is 256 of them.
     pub format: WeightFormat,
     pub sizes: Vec<u64>,
     /// Bytes from one element of a dimension to the next, a multiple of 16: of all but the first, whose elements lie side
@@ -85,8 +85,8 @@ impl TensorMap {
                 Swizzle::CU_TENSOR_MAP_SWIZZLE_128B,
             ),
             WeightFormat::E4M3 => (
-                Type::CU_TENSOR_MAP_DATA_TYPE_UINT8,
-                Swizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+                Type::CU_TENSOR_MAP_DATA_TYPE_UINT16,
+                Swizzle::CU_TENSOR_MAP_SWIZZLE_NONE,
             ),
             WeightFormat::F32 => (
                 Type::CU_TENSOR_MAP_DATA_TYPE_FLOAT32,

@@ -21,6 +21,7 @@ use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::arguments::arguments;
 use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
 use crate::backend::cuda::driver::tensor_map::{BOX_COLUMNS, Boxes};
+use crate::backend::cuda::matrix::Matrix;
 use crate::backend::cuda::tuning::variants::{Experts, Linear};
 use crate::error::Result;
 use crate::model::WeightFormat;
@@ -40,7 +41,7 @@ const DENSE_F32: [&str; 2] = ["w128", "w128_split_k"];
 #[derive(Debug)]
 pub struct Persistent {
     dense: Variants<Tile>,
-    /// For rows of 16 bits.
+    /// For rows and weights of 16 bits.
     conv: Option<(Tile, Kernel)>,
     gate_up: (Tile, Kernel),
     down: (Tile, Kernel),
@@ -56,7 +57,9 @@ impl Persistent {
     /// The driver refuses.
     pub fn load(library: &Library, precision: Precision) -> Result<Self> {
         let splits = !precision.compute.is_half();
-        let operand = precision.compute.name();
+        let in_8_bits = precision.weights == WeightFormat::E4M3;
+        let suffix = if in_8_bits { "_e4m3" } else { "" };
+        let operand = format!("{}{suffix}", precision.compute.name());
         let of = |name: String| -> Result<(Tile, Kernel)> {
             let name = format!("tg_persistent_{name}");
             let (tile, kernel) = library.with_constants::<Tile>(&name)?;
@@ -66,7 +69,7 @@ impl Persistent {
         let dense: &[&str] = if splits { &DENSE_F32 } else { &DENSE };
         let dense = dense.iter();
         let dense = dense.map(|name| format!("tg_persistent_{operand}_{name}"));
-        let conv = (!splits).then(|| of(format!("conv_{operand}")));
+        let conv = (!splits && !in_8_bits).then(|| of(format!("conv_{operand}")));
         let bf16x3 = splits.then(|| library.kernel("tg_bf16x3_rows"));
         Ok(Self {
             dense: Variants::load(library, dense, |tile: &Tile| tile.shared_bytes)?,
@@ -74,7 +77,11 @@ impl Persistent {
             gate_up: of(format!("gate_up_{operand}"))?,
             down: of(format!("down_{operand}"))?,
             bf16x3: bf16x3.transpose()?,
-            rows: precision.weights,
+            rows: if in_8_bits {
+                WeightFormat::BF16
+            } else {
+                precision.weights
+            },
             multiprocessors: library.gpu.class.multiprocessors,
         })
     }
@@ -106,9 +113,40 @@ impl Persistent {
     }
 }
 
+/// Weights in 8 bits as their kernels copy them, `width` rows at a time: packed blocks of 8 rows, or one of either matrix by turns.
+fn block_boxes(w: &Matrix, pair: Option<&Matrix>, experts: u32, width: u32) -> Boxes {
+    let rows = abi::TG_PACKED_ROWS;
+    let lines = u64::from(w.columns.div_ceil(BOX_COLUMNS));
+    let block = u64::from(rows * BOX_COLUMNS);
+    let along = lines * block;
+    let matrices = pair.map_or((1, along, 1), |pair| {
+        (2, w.address.abs_diff(pair.address), 2)
+    });
+    let dimensions = [
+        (block / 2, 0, rows * BOX_COLUMNS / 2),
+        (lines, block, 1),
+        matrices,
+        (w.rows.div_ceil(rows).into(), along, width / (rows * matrices.2)),
+        (experts.into(), w.stride_bytes(), 1),
+    ];
+    let at = pair.map_or(w.address, |pair| w.address.min(pair.address));
+    Boxes::new(at, w.format, dimensions)
+}
+
+/// An expert's weights as its kernel copies them.
+fn weight_boxes_by_expert(w: &Matrix, pair: Option<&Matrix>, experts: u32, width: u32) -> Boxes {
+    match w.format {
+        WeightFormat::E4M3 => block_boxes(w, pair, experts, width),
+        _ => expert_boxes(w, pair, experts, width),
+    }
+}
+
 /// A product's weights as its kernel copies them, `width` rows at a time: rows one after the other, or 8 of one matrix and 8 of the other.
 fn weight_boxes(product: &Product, width: u32) -> Boxes {
     let w = product.w;
+    if w.format == WeightFormat::E4M3 {
+        return block_boxes(&w, product.w_pair.as_ref(), 1, width);
+    }
     let (rows, row) = (u64::from(w.rows), w.row_bytes());
     let turn = abi::TG_PERSISTENT_TURN_ROWS;
     let turn_rows = u64::from(turn);
@@ -197,6 +235,8 @@ impl<'a> Lowering<'a> {
             epilogue: product.epilogue as u32,
             up_first: product.pair_first().into(),
             prefetch: self.ahead.filter(|_| tile.split_k > 1).unwrap_or_default(),
+            scale: product.w.scale.unwrap_or(0),
+            scale_pair: product.w_pair.and_then(|w| w.scale).unwrap_or(0),
             ..Default::default()
         };
         self.prefetched |= args.prefetch.pieces > 0;
@@ -222,7 +262,8 @@ impl<'a> Lowering<'a> {
         let ((tile, kernel), inner) = (&persistent.gate_up, self.expert_inner());
         let ExpertWeights { gate, up, .. } = weights;
         let experts = self.experts().0;
-        let gate_up = expert_boxes(gate, Some(up), experts, tile.width / tile.multicast);
+        let width = tile.width / tile.multicast;
+        let gate_up = weight_boxes_by_expert(gate, Some(up), experts, width);
         let args = abi::tg_persistent_args {
             y: rows.y,
             x,
@@ -234,6 +275,8 @@ impl<'a> Lowering<'a> {
             n_total: inner,
             k_total: hidden,
             up_first: (up.address < gate.address).into(),
+            scale: gate.scale.unwrap_or(0),
+            scale_pair: up.scale.unwrap_or(0),
             ..Default::default()
         };
         let arguments = arguments![gate_up, &args];
@@ -253,7 +296,8 @@ impl<'a> Lowering<'a> {
     ) {
         let ((tile, kernel), inner) = (&persistent.down, self.expert_inner());
         let (experts, top_k) = self.experts();
-        let down = expert_boxes(&weights.down, None, experts, tile.width / tile.multicast);
+        let width = tile.width / tile.multicast;
+        let down = weight_boxes_by_expert(&weights.down, None, experts, width);
         let pairs = self.bucket.rows * top_k;
         let args = abi::tg_persistent_args {
             y: rows.partial,
@@ -262,6 +306,7 @@ impl<'a> Lowering<'a> {
             x_plane: pairs,
             n_total: self.hidden(),
             k_total: inner,
+            scale: weights.down.scale.unwrap_or(0),
             ..Default::default()
         };
         let arguments = arguments![persistent.rows(rows.y, pairs, inner), down, &args];
@@ -294,7 +339,7 @@ impl<'a> Lowering<'a> {
         let launch = Launch {
             shared_bytes: tile.shared_bytes,
             cluster,
-            ..Launch::blocks(blocks, abi::TG_PERSISTENT_THREADS)
+            ..Launch::blocks(blocks, tile.threads)
         };
         self.push(kernel, launch, arguments)
     }
@@ -304,7 +349,6 @@ impl<'a> Lowering<'a> {
 mod tests {
     use super::*;
     use crate::backend::cuda::families::tiled::Epilogue;
-    use crate::backend::cuda::matrix::Matrix;
 
     #[test]
     fn gate_and_up_take_turns_of_eight_rows() {
