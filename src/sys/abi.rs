@@ -813,6 +813,7 @@ pub struct tg_conv_product_args {
     pub taps_bias: u64,
     pub state: u64,
     pub step: u64,
+    pub w_scale: u64,
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
@@ -846,6 +847,9 @@ pub struct tg_grouped_args {
     pub stages: u32,
     pub up_first: u32,
     pub pad: u32,
+    pub gate_scale: u64,
+    pub up_scale: u64,
+    pub down_scale: u64,
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
@@ -1090,6 +1094,8 @@ pub struct tg_swap_ab_args {
     pub count: u64,
     pub n_total: u32,
     pub pad: u32,
+    pub w_scale: u64,
+    pub pair_scale: u64,
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]

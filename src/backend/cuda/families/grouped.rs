@@ -12,7 +12,7 @@ use crate::backend::cuda::matrix::Matrix;
 use crate::backend::cuda::tuning::limits::grouped_rows;
 use crate::backend::cuda::tuning::variants::{Experts, Grouped as Shape};
 use crate::error::Result;
-use crate::model::ModelConfig;
+use crate::model::{ModelConfig, WeightFormat};
 use crate::plan::Precision;
 use crate::sys::abi;
 
@@ -24,6 +24,8 @@ const MOST_TILES: u32 = abi::TG_GROUPED_MOST_TILES;
 /// K-blocks of a prediction that are prefetched into L2 while those before them fill the pipeline, where nothing has prefetched them
 /// before. Measured: profiles/log/many-rows.md, "Room beside each other".
 const BEYOND_K_BLOCKS: u32 = 8;
+/// The same of weights in 8 bits, of which as many bytes are twice as many k-blocks. Not measured.
+const BEYOND_K_BLOCKS_E4M3: u32 = 16;
 
 /// What the kernels' names end with before their type; of f32 rows there are the first two.
 const INSTANCES: [&str; 7] = [
@@ -35,6 +37,8 @@ const INSTANCES: [&str; 7] = [
     "_1024",
     "_1024_tallest",
 ];
+/// Those that weights in 8 bits have not.
+const OF_16_BITS: [&str; 2] = ["_512", "_1024"];
 
 /// What an instance was compiled for (`GROUPED` of kernels/grouped/grouped.cu, in its order).
 #[derive(Debug, Clone, Copy, bytemuck::AnyBitPattern)]
@@ -79,8 +83,11 @@ impl Grouped {
     pub fn load(library: &Library, precision: Precision) -> Result<Self> {
         let (operand, is_half) = (precision.compute.name(), precision.compute.is_half());
         let count = if is_half { INSTANCES.len() } else { 2 };
+        let in_8_bits = precision.weights == WeightFormat::E4M3;
+        let suffix = if in_8_bits { "_e4m3" } else { "" };
         let names = INSTANCES[..count].iter();
-        let names = names.map(|of| format!("tg_grouped_experts{of}_{operand}"));
+        let names = names.filter(|of| !(in_8_bits && OF_16_BITS.contains(of)));
+        let names = names.map(|of| format!("tg_grouped_experts{of}_{operand}{suffix}"));
         let limits = library.gpu.limits();
         Ok(Self {
             instances: Variants::load(library, names, |tile: &Tile| tile.block_bytes(limits))?,
@@ -160,12 +167,17 @@ impl Grouped {
 /// Dynamic shared memory of a block: stages of grouped_stage_bytes, and what aligns the first one.
 fn shared_bytes(precision: Precision, shape: Shape) -> u32 {
     let is_half = precision.compute.is_half();
-    let rows = OUTPUTS + shape.tile_rows * if is_half { 1 } else { abi::TG_PARTS };
-    shape.stages * abi::TG_GMMA_ROW_BYTES * rows + abi::TG_GMMA_ATOM_BYTES
+    let rows = shape.tile_rows * if is_half { 1 } else { abi::TG_PARTS };
+    let weights = match precision.weights {
+        WeightFormat::E4M3 => OUTPUTS / 2,
+        _ => OUTPUTS,
+    };
+    shape.stages * abi::TG_GMMA_ROW_BYTES * (weights + rows) + abi::TG_GMMA_ATOM_BYTES
 }
 
 /// The experts' packed matrices, as tensor copies bring them: boxes of `outputs` weight rows, in groups of 16, by 64 columns. A group
-/// is 8 rows of gate and 8 of up, of which that comes first which has the lower address, or two times 8 of down.
+/// is 8 rows of gate and 8 of up, of which that comes first which has the lower address, or two times 8 of down. 64 columns are 8 lines, or
+/// of 8 bits a whole block.
 pub(super) fn expert_boxes(w: &Matrix, pair: Option<&Matrix>, experts: u32, outputs: u32) -> Boxes {
     let block_rows = u64::from(abi::TG_PACKED_ROWS);
     let element = w.format.bytes() as u64;
@@ -176,13 +188,26 @@ pub(super) fn expert_boxes(w: &Matrix, pair: Option<&Matrix>, experts: u32, outp
         Some(pair) => (w.address.abs_diff(pair.address), block_bytes, 1),
         None => (block_bytes, 2 * block_bytes, 2),
     };
-    let line_bytes = u64::from(BOX_COLUMNS) * element;
-    let lines = filled / u64::from(BOX_COLUMNS);
+    let blocks = filled / u64::from(BOX_COLUMNS);
+    let along = match w.format {
+        WeightFormat::E4M3 => {
+            let block = abi::TG_PACKED_ROWS * BOX_COLUMNS;
+            [(u64::from(block / 2), 2, block / 2), (blocks, block.into(), 1)]
+        }
+        _ => [
+            (BOX_COLUMNS.into(), element, BOX_COLUMNS),
+            (
+                block_rows * blocks,
+                u64::from(BOX_COLUMNS) * element,
+                abi::TG_PACKED_ROWS,
+            ),
+        ],
+    };
     let groups = u64::from(w.rows) / (matrices * block_rows);
     let at = pair.map_or(w.address, |pair| w.address.min(pair.address));
     let dimensions = [
-        (BOX_COLUMNS.into(), element, BOX_COLUMNS),
-        (block_rows * lines, line_bytes, abi::TG_PACKED_ROWS),
+        along[0],
+        along[1],
         (2, second, 2),
         (groups, group, outputs / abi::TG_GROUPED_GROUP_ROWS),
         (experts.into(), w.stride_bytes(), 1),
@@ -219,16 +244,19 @@ impl<'a> Lowering<'a> {
             experts,
             k: top_k,
             predicts: shape.predict.into(),
-            beyond: if std::mem::take(&mut self.prefetched) {
-                0
-            } else {
-                BEYOND_K_BLOCKS
+            beyond: match (std::mem::take(&mut self.prefetched), gate.format) {
+                (true, _) => 0,
+                (false, WeightFormat::E4M3) => BEYOND_K_BLOCKS_E4M3,
+                (false, _) => BEYOND_K_BLOCKS,
             },
             hidden: self.hidden(),
             inner: self.expert_inner(),
             tile_rows: shape.tile_rows,
             stages: shape.stages,
             up_first: (up.address < gate.address).into(),
+            gate_scale: gate.scale.unwrap_or(0),
+            up_scale: up.scale.unwrap_or(0),
+            down_scale: down.scale.unwrap_or(0),
             ..Default::default()
         };
         let gate_up = expert_boxes(gate, Some(up), experts, OUTPUTS);
@@ -247,7 +275,7 @@ mod tests {
     use super::*;
     use crate::backend::cuda::families::limits::GpuShape;
     use crate::backend::cuda::tuning::GpuClass;
-    use crate::model::{DType, ModelSource, WeightFormat};
+    use crate::model::{DType, ModelSource};
 
     fn of(operand: DType) -> Grouped {
         let gpu = GpuShape {

@@ -10,6 +10,8 @@
 //! | `tg_swap_ab_head_multicast_*` | the same from 65 rows of 16 bits on: two blocks multicast the rows |
 //! | `tg_swap_ab_conv_*` | a conv layer's in-projection with its short convolution |
 //! | `tg_swap_ab_conv_rows_*` | the same from 33 rows of 16 bits on: batch rows first; from 65 on two blocks multicast the weights |
+//!
+//! Weights in 8 bits have neither the last, where `tg_swap_ab_conv_*` goes on, nor the LM head, which stays in 16.
 
 mod cut;
 
@@ -51,25 +53,34 @@ impl SwapAb {
     /// The driver refuses.
     pub fn load(library: &Library, precision: Precision) -> Result<Self> {
         let limits = library.gpu.limits();
-        let of = |name: &str, f32: &[&str], halves: &[&str]| {
-            let operand = precision.compute.name();
-            let rows = [f32, halves][usize::from(precision.compute.is_half())];
-            let name = |rows| format!("tg_swap_ab_{name}_{operand}_r{rows}");
+        let (operand, is_half) = (precision.compute.name(), precision.compute.is_half());
+        let in_8_bits = precision.weights == WeightFormat::E4M3;
+        let of = |name: &str, suffix: &str, f32: &[&str], halves: &[&str]| {
+            let rows = if is_half { halves } else { f32 };
+            let name = |rows| format!("tg_swap_ab_{name}_{operand}{suffix}_r{rows}");
             rows.iter().map(name).collect::<Vec<_>>()
         };
         let load = |names| Variants::load(library, names, |_| limits.block_bytes);
+        let suffix = if in_8_bits { "_e4m3" } else { "" };
         let few = &["16", "32", "64"];
         let head = [
-            of("head", few, few),
-            of("head_multicast", &[], &["128", "256"]),
+            of("head", "", few, few),
+            of("head_multicast", "", &[], &["128", "256"]),
         ];
+        let alone = &["16", "32", "64", "128", "256"];
+        let (conv, conv_rows): ([&[&str]; 2], &[&str]) = if in_8_bits {
+            ([&["16", "32"], &["16", "32", "64", "128"]], &[])
+        } else {
+            ([&["16", "32_many"], &["16", "32"]], &["64", "128", "256"])
+        };
+        let alone_f32 = &few[..if in_8_bits { 2 } else { 3 }];
         Ok(Self {
-            shared: load(of("shared", &["16", "32"], few))?,
-            shared_many: load(of("shared_many", &[], &["64_w128", "64_w192"]))?,
-            alone: load(of("alone", few, &["16", "32", "64", "128", "256"]))?,
+            shared: load(of("shared", suffix, &["16", "32"], few))?,
+            shared_many: load(of("shared_many", suffix, &[], &["64_w128", "64_w192"]))?,
+            alone: load(of("alone", suffix, alone_f32, alone))?,
             head: load(head.concat())?,
-            conv: load(of("conv", &["16", "32_many"], &["16", "32"]))?,
-            conv_rows: load(of("conv_rows", &[], &["64", "128", "256"]))?,
+            conv: load(of("conv", suffix, conv[0], conv[1]))?,
+            conv_rows: load(of("conv_rows", suffix, &[], conv_rows))?,
             rows: precision.compute.into(),
             limits,
         })
@@ -201,6 +212,8 @@ impl<'a> Lowering<'a> {
             bias: product.bias,
             count,
             n_total: outputs,
+            w_scale: product.w.scale.unwrap_or(0),
+            pair_scale: product.w_pair.and_then(|pair| pair.scale).unwrap_or(0),
             ..Default::default()
         };
         let x = swap_ab.batch_rows(product.x, rows, inner, tile.rows);
@@ -242,7 +255,10 @@ impl<'a> Lowering<'a> {
             Boxes::of(in_proj, tile.width)
         };
         let x = swap_ab.batch_rows(conv.x, rows, hidden, tile.rows);
-        let args = self.conv_product(conv, bias);
+        let args = abi::tg_conv_product_args {
+            w_scale: in_proj.scale.unwrap_or(0),
+            ..self.conv_product(conv, bias)
+        };
         let arguments = arguments![x, w, &args, &prefetch, hidden, cut.stages];
         self.prefetched = prefetch.pieces > 0;
         let clusters = (hidden / tile.width, cut.row_tiles / tile.multicast);
