@@ -46,7 +46,7 @@ __device__ inline void persistent_parts(const PersistentProduct &product, const 
     if (tile.shares && part != PersistentScheduler<Tile>::rank()) continue;
     const uint32_t first = tile.slice * Tile::WIDTH + part * ROWS;
     if constexpr (Tile::E4M3) {
-      const uint32_t at[5] = {0, k, 0, first / (paired ? Tile::GROUP_ROWS : PACKED_ROWS), tile.expert};
+      const uint32_t at[5] = {0, k, 0, first / (product.packed || paired ? Tile::GROUP_ROWS : PACKED_ROWS), tile.expert};
       issue(part * ROWS * Tile::W_ROW_BYTES, at);
       continue;
     }

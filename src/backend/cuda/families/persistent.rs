@@ -113,39 +113,11 @@ impl Persistent {
     }
 }
 
-/// Weights in 8 bits as their kernels copy them, `width` rows at a time: packed blocks of 8 rows, or one of either matrix by turns.
-fn block_boxes(w: &Matrix, pair: Option<&Matrix>, experts: u32, width: u32) -> Boxes {
-    let rows = abi::TG_PACKED_ROWS;
-    let lines = u64::from(w.columns.div_ceil(BOX_COLUMNS));
-    let block = u64::from(rows * BOX_COLUMNS);
-    let along = lines * block;
-    let matrices = pair.map_or((1, along, 1), |pair| {
-        (2, w.address.abs_diff(pair.address), 2)
-    });
-    let dimensions = [
-        (block / 2, 0, rows * BOX_COLUMNS / 2),
-        (lines, block, 1),
-        matrices,
-        (w.rows.div_ceil(rows).into(), along, width / (rows * matrices.2)),
-        (experts.into(), w.stride_bytes(), 1),
-    ];
-    let at = pair.map_or(w.address, |pair| w.address.min(pair.address));
-    Boxes::new(at, w.format, dimensions)
-}
-
-/// An expert's weights as its kernel copies them.
-fn weight_boxes_by_expert(w: &Matrix, pair: Option<&Matrix>, experts: u32, width: u32) -> Boxes {
-    match w.format {
-        WeightFormat::E4M3 => block_boxes(w, pair, experts, width),
-        _ => expert_boxes(w, pair, experts, width),
-    }
-}
-
 /// A product's weights as its kernel copies them, `width` rows at a time: rows one after the other, or 8 of one matrix and 8 of the other.
 fn weight_boxes(product: &Product, width: u32) -> Boxes {
     let w = product.w;
     if w.format == WeightFormat::E4M3 {
-        return block_boxes(&w, product.w_pair.as_ref(), 1, width);
+        return block_boxes(&w, product.w_pair.as_ref(), width);
     }
     let (rows, row) = (u64::from(w.rows), w.row_bytes());
     let turn = abi::TG_PERSISTENT_TURN_ROWS;
@@ -160,6 +132,26 @@ fn weight_boxes(product: &Product, width: u32) -> Boxes {
     let turns = (rows / turn_rows, turn_rows * row, width / (2 * turn));
     let dimensions = [columns, (turn_rows, row, turn), matrices, turns, alone];
     Boxes::new(w.address.min(pair.address), w.format, dimensions)
+}
+
+/// The same of weights in 8 bits: packed blocks of 8 rows of one matrix, or of either by turns.
+fn block_boxes(w: &Matrix, pair: Option<&Matrix>, width: u32) -> Boxes {
+    if pair.is_some() {
+        return expert_boxes(w, pair, 1, width);
+    }
+    let rows = abi::TG_PACKED_ROWS;
+    let block = rows * BOX_COLUMNS;
+    let blocks = u64::from(w.columns.div_ceil(BOX_COLUMNS));
+    let along = blocks * u64::from(block);
+    let alone = (1, along, 1);
+    let dimensions = [
+        (u64::from(block / 2), 0, block / 2),
+        (blocks, block.into(), 1),
+        alone,
+        (w.rows.div_ceil(rows).into(), along, width / rows),
+        alone,
+    ];
+    Boxes::new(w.address, w.format, dimensions)
 }
 
 impl<'a> Lowering<'a> {
@@ -263,7 +255,7 @@ impl<'a> Lowering<'a> {
         let ExpertWeights { gate, up, .. } = weights;
         let experts = self.experts().0;
         let width = tile.width / tile.multicast;
-        let gate_up = weight_boxes_by_expert(gate, Some(up), experts, width);
+        let gate_up = expert_boxes(gate, Some(up), experts, width);
         let args = abi::tg_persistent_args {
             y: rows.y,
             x,
@@ -297,7 +289,7 @@ impl<'a> Lowering<'a> {
         let ((tile, kernel), inner) = (&persistent.down, self.expert_inner());
         let (experts, top_k) = self.experts();
         let width = tile.width / tile.multicast;
-        let down = weight_boxes_by_expert(&weights.down, None, experts, width);
+        let down = expert_boxes(&weights.down, None, experts, width);
         let pairs = self.bucket.rows * top_k;
         let args = abi::tg_persistent_args {
             y: rows.partial,
