@@ -1,7 +1,8 @@
 /* persistent.cuh: matrix products of many rows, at the speed of the tensor cores: Y[R,N] = X[R,K] W[N,K]^T, dense and by expert.
  *
  * One block an SM stays and takes work tiles of 128 batch rows by WIDTH weight rows, every gridDim.x-th of them; of dense products the host
- * chooses the width whose blocks end soonest (families/persistent/tile.rs). Batch rows are the M operand of wgmma, weight rows its N.
+ * chooses the width whose blocks end soonest (families/persistent/tile.rs). Batch rows are the M operand of wgmma, weight rows its N; of
+ * weights in 8 bits it is the other way round, and all consumers have all batch rows (e4m3.cuh).
  *
  *   warps                      | do                                              | wait on                | signal
  *   consumers, two warpgroups  | mainloop over 64 batch rows each, epilogue      | full                   | empty, once a warpgroup

@@ -7,6 +7,7 @@
 //! | `tg_persistent_*_w192_split_k`, `_w128_split_k` | dense ones of few tiles: two blocks split K (split_k.cuh) |
 //! | `tg_persistent_conv_*` | of decode steps of 16-bit rows: a conv layer's in-projection with its short convolution |
 //! | `tg_persistent_gate_up_*`, `_down_*` | the experts', by the tiles of the token sort |
+//! | `tg_persistent_*e4m3*` | all but `_conv_*`, with weights in 8 bits (e4m3.cuh) |
 //! | `tg_bf16x3_rows` | none: makes f32 rows bf16x3, as those of f32 multiply them |
 
 mod conv;
