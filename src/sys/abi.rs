@@ -109,7 +109,6 @@ pub const TG_GROUPED_MOST_TILES: u32 = 256;
 pub const TG_GROUPED_MOST_BLOCKS: u32 = 384;
 pub const TG_PERSISTENT_GROUPS: u32 = 2;
 pub const TG_PERSISTENT_ROWS: u32 = 128;
-pub const TG_PERSISTENT_THREADS: u32 = 384;
 pub const TG_PERSISTENT_TURN_ROWS: u32 = 8;
 pub const TG_BF16X3_THREADS: u32 = 256;
 pub const TG_SORT_THREADS: u32 = 1024;
@@ -870,6 +869,8 @@ pub struct tg_persistent_args {
     pub epilogue: u32,
     pub up_first: u32,
     pub prefetch: tg_prefetch_args,
+    pub scale: u64,
+    pub scale_pair: u64,
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]

@@ -4,7 +4,7 @@ mod case;
 
 use self::case::MixtureCase;
 use crate::common::random::Random;
-use crate::rig::{OPERANDS, Rig, TYPES, assert_same_bits, grouped, operand};
+use crate::rig::{MANY_ROWS_TYPES, OPERANDS, Rig, TYPES, assert_same_bits, grouped, operand};
 use crate::routing::mixture;
 use crate::support::{Gpu, Holder};
 use std::collections::BTreeMap;
@@ -249,7 +249,7 @@ fn ragged_grouped_steps_are_those_of_f64() {
 fn ragged_persistent_steps_are_those_of_f64() {
     let gpu = Gpu::new();
     let mut random = Random(47);
-    for types in TYPES {
+    for types in MANY_ROWS_TYPES {
         for (bucket, rows, hidden, inner, experts, among, top_k) in [
             (64, 61, 96, 224, 5, 1, 1),
             (65, 65, 544, 160, 8, 7, 2),

@@ -2,7 +2,8 @@
 
 use crate::common::random::Random;
 use crate::rig::{
-    Rig, Step, TYPES, assert_close, assert_same_bits, config, encode, matrix, rounded, rounding,
+    MANY_ROWS_TYPES, Rig, Step, TYPES, assert_close, assert_same_bits, config, encode, rounded,
+    rounded_matrix, rounding,
 };
 use crate::support::Gpu;
 use rayon::prelude::*;
@@ -35,8 +36,8 @@ impl Case {
             outputs,
             inner,
             x: rounded(types.compute, &random.values(rows * inner, 2.0)),
-            w: rounded(types.weights, &random.values(outputs * inner, scale)),
-            w_pair: rounded(types.weights, &random.values(outputs * inner, scale)),
+            w: rounded_matrix(types.weights, &random.values(outputs * inner, scale), inner),
+            w_pair: rounded_matrix(types.weights, &random.values(outputs * inner, scale), inner),
             bias: random.values(outputs, 1.0),
             h: random.values(rows * outputs, 3.0),
         }
@@ -97,16 +98,16 @@ impl Case {
         let x = gpu.poisoned(bucket * self.inner * types.compute.bytes());
         x.write(&gpu.stream, 0, &encode(types.compute, &self.x))
             .unwrap();
-        let w = gpu.values(types.weights, &self.w);
-        let pair = gpu.values(types.weights, &self.w_pair);
         let bias_values = gpu.values(DType::F32, &self.bias);
         let paired = epilogue == Epilogue::SiluMul;
         let shape = [self.outputs, self.inner];
+        let (_w, w) = gpu.matrix(types.weights, &self.w, shape);
+        let (_pair, pair) = gpu.matrix(types.weights, &self.w_pair, shape);
         let mut product = Product {
             y: y.at(0),
             x: x.at(0),
-            w: matrix(&w, types.weights, shape),
-            w_pair: paired.then(|| matrix(&pair, types.weights, shape)),
+            w,
+            w_pair: paired.then_some(pair),
             bias: if bias { bias_values.at(0) } else { 0 },
             epilogue,
             bf16x3: Bf16x3::Scratch(parts.at(0)),
@@ -260,7 +261,7 @@ fn ragged_persistent_products_are_those_of_f64() {
     let gpu = Gpu::new();
     let mut random = Random(14);
     let by = Some(Variant::PERSISTENT);
-    for types in TYPES {
+    for types in MANY_ROWS_TYPES {
         let rig = Rig::new(&gpu, config(), types);
         if !rig.serves(rig.kernels.persistent.is_some(), |(major, _)| major == 9) {
             continue;

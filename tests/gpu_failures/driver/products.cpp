@@ -122,6 +122,15 @@ void load_matrices(uint32_t *to, uint32_t count, const void *row, bool transpose
   meet_warp(0xffffffffu);
 }
 
+void store_matrices(const uint32_t *from, uint32_t count, void *row) {
+  words()[lane()] = (uint64_t)row;
+  meet_warp(0xffffffffu);
+  const uint32_t g = lane() / 4, q = lane() % 4;
+  for (uint32_t i = 0; i < count; i++)
+    for (uint32_t j = 0; j < 2; j++) ((uint16_t *)words()[8 * i + 2 * q + j])[g] = (uint16_t)(from[i] >> 16 * j);
+  meet_warp(0xffffffffu);
+}
+
 void multiply(Operand type, float *c, const uint32_t *a, uint32_t b0, uint32_t b1) {
   WarpState &warp = self().block->warps[self().index / WARP_LANES];
   uint32_t *own = warp.operands[lane()];
