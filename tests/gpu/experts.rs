@@ -208,7 +208,7 @@ fn persistent_steps_agree_with_the_kernels_for_any_number() {
 fn ragged_grouped_steps_are_those_of_f64() {
     let gpu = Gpu::new();
     let mut random = Random(48);
-    for types in TYPES {
+    for types in MANY_ROWS_TYPES {
         for (bucket, rows, hidden, inner, experts, among, top_k, tile_rows) in [
             (9, 8, 96, 224, 5, 5, 2, 8),
             (64, 61, 288, 160, 8, 6, 3, 16),

@@ -10,8 +10,10 @@ use half::{bf16, f16};
 use std::ops::Deref;
 use tailgraph::backend::cuda::driver::call::ReadyCall;
 use tailgraph::backend::cuda::driver::machine;
+use tailgraph::backend::cuda::families::grouped::Grouped as GroupedKernels;
 use tailgraph::backend::cuda::families::limits::Library;
 use tailgraph::backend::cuda::families::persistent::Persistent;
+use tailgraph::backend::cuda::families::swap_ab::SwapAb;
 use tailgraph::backend::cuda::families::{Bucket, Kernels, Lowering, StepAt, packed};
 use tailgraph::backend::cuda::matrix::Matrix;
 use tailgraph::backend::cuda::memory::buffer::Buffer;
@@ -293,6 +295,8 @@ impl<'g> Rig<'g> {
             kernels.precision = types;
             let there = kernels.persistent.is_some();
             kernels.persistent = there.then(|| Persistent::load(&library, types).unwrap());
+            kernels.grouped = there.then(|| GroupedKernels::load(&library, types).unwrap());
+            kernels.swap_ab = there.then(|| SwapAb::load(&library, types).unwrap());
         }
         Self {
             gpu,
