@@ -71,7 +71,7 @@ fn products_by_every_tile_are_those_of_f64() {
     let mut random = Random(15);
     for types in MANY_ROWS_TYPES {
         let rig = Rig::new(&gpu, config(), types);
-        if rig.kernels.persistent.is_none() {
+        if rig.kernels.products.persistent.is_none() {
             continue;
         }
         let splits = types.compute == DType::F32;
@@ -108,7 +108,7 @@ fn a_row_by_every_tile_does_not_depend_on_its_companions() {
     let mut random = Random(16);
     for types in MANY_ROWS_TYPES {
         let rig = Rig::new(&gpu, config(), types);
-        if rig.kernels.persistent.is_none() {
+        if rig.kernels.products.persistent.is_none() {
             continue;
         }
         for (bucket, weight_rows, inner, tile) in SHAPES {
@@ -176,7 +176,7 @@ fn ragged_persistent_conv_layers_are_those_of_f64() {
 
 /// f32 rows have no such kernel.
 fn convolves(rig: &Rig) -> bool {
-    rig.kernels.persistent.is_some() && rig.kernels.precision.compute != DType::F32
+    rig.kernels.products.persistent.is_some() && rig.kernels.precision.compute != DType::F32
 }
 
 #[test]

@@ -203,7 +203,7 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
 }
 
 fn served(rig: &Rig) -> bool {
-    rig.serves(rig.kernels.skinny.is_some(), |capability| {
+    rig.serves(rig.kernels.products.skinny.is_some(), |capability| {
         capability >= (9, 0)
     })
 }

@@ -263,7 +263,7 @@ fn ragged_persistent_products_are_those_of_f64() {
     let by = Some(Variant::PERSISTENT);
     for types in MANY_ROWS_TYPES {
         let rig = Rig::new(&gpu, config(), types);
-        if !rig.serves(rig.kernels.persistent.is_some(), |(major, _)| major == 9) {
+        if !rig.serves(rig.kernels.products.persistent.is_some(), |(major, _)| major == 9) {
             continue;
         }
         for (bucket, rows, outputs, inner) in [

@@ -222,7 +222,7 @@ impl<'a> Lowering<'a> {
     /// The kernels for wide steps and the shape of their launch, where this bucket's experts are theirs.
     pub fn grouped(&self) -> Option<(&'a Grouped, Shape)> {
         match self.variant.experts {
-            Experts::Grouped(shape) => Some((self.kernels.grouped.as_ref()?, shape)),
+            Experts::Grouped(shape) => Some((self.products.grouped.as_ref()?, shape)),
             _ => None,
         }
     }

@@ -115,7 +115,7 @@ fn in_channels(w: &Matrix, tile: &Tile) -> Boxes {
 impl<'a> Lowering<'a> {
     /// The kernels for dense products, where this bucket's are theirs.
     pub fn swap_ab(&self) -> Option<&'a SwapAb> {
-        let kernels = self.kernels.swap_ab.as_ref();
+        let kernels = self.products.swap_ab.as_ref();
         kernels.filter(|_| self.variant.linear == Linear::SwapAb)
     }
 
@@ -125,7 +125,7 @@ impl<'a> Lowering<'a> {
         let is_many = self.bucket.rows <= HEAD_ROWS && self.kernels.precision.compute.is_half();
         match (self.bucket.kind, self.variant.linear) {
             (StepKind::Score, _) => None,
-            (StepKind::Decode, Linear::Persistent) if is_many => self.kernels.swap_ab.as_ref(),
+            (StepKind::Decode, Linear::Persistent) if is_many => self.products.swap_ab.as_ref(),
             (StepKind::Decode, _) => self.swap_ab(),
             (StepKind::Mixed, _) => {
                 let (rows, outputs) = (self.bucket.sequences, self.config.vocab_size as u32);
@@ -138,7 +138,7 @@ impl<'a> Lowering<'a> {
     /// Those kernels, where they do a product of up to `rows` rows: of many rows' buckets too, those of sampled rows alone.
     pub(super) fn swap_ab_for(&self, rows: u32) -> Option<&'a SwapAb> {
         match self.variant.linear {
-            Linear::Persistent if rows <= SWAP_AB_ROWS => self.kernels.swap_ab.as_ref(),
+            Linear::Persistent if rows <= SWAP_AB_ROWS => self.products.swap_ab.as_ref(),
             _ => self.swap_ab(),
         }
     }

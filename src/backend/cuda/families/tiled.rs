@@ -145,7 +145,7 @@ impl Lowering<'_> {
         if let Some(persistent) = self.persistent() {
             return self.persistent_product(persistent, product, first, most, count);
         }
-        let tiled = &self.kernels.tiled;
+        let tiled = &self.products.tiled;
         let variant = tiled.of(choose(&tiled.tiles, most, product.w.rows));
         let row_tiles = most.div_ceil(variant.0.rows);
         self.launch_tiled(variant, product, (first, row_tiles, count), None);
@@ -154,7 +154,7 @@ impl Lowering<'_> {
     /// A product per expert: w is the first expert's; x and y are by place of the token sort.
     /// Shapes as [`Product`] and [`ByExpert`] say.
     pub(super) fn tiled_by_expert(&mut self, product: &Product, by_expert: &ByExpert) {
-        let (tiled, rows) = (&self.kernels.tiled, by_expert.tile_rows);
+        let (tiled, rows) = (&self.products.tiled, by_expert.tile_rows);
         let index = tiled.tiles.iter().position(|tile| tile.rows == rows);
         let index = index.expect("the tiles were cut for a variant of these kernels");
         let variant = tiled.of(index);
