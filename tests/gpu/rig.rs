@@ -126,7 +126,9 @@ fn quantized(values: &[f32], columns: usize) -> (Vec<u8>, Vec<f32>) {
     let all: Vec<u8> = (0..0x7f).collect();
     let steps = decode(WeightFormat::E4M3, &all);
     let rows = values.chunks(columns).map(|row| {
-        let most = row.iter().fold(f32::MIN_POSITIVE, |most, v| v.abs().max(most));
+        let most = row
+            .iter()
+            .fold(f32::MIN_POSITIVE, |most, v| v.abs().max(most));
         // Of few bits, so that the product of both is exact.
         let least = most / 448.0;
         let mut scale = bf16::from_f32(least);
@@ -138,7 +140,11 @@ fn quantized(values: &[f32], columns: usize) -> (Vec<u8>, Vec<f32>) {
             let size = v.abs() / scale;
             let above = steps.partition_point(|&step| step < size).min(0x7e);
             let below = above.saturating_sub(1);
-            let nearest = if size - steps[below] < steps[above] - size { below } else { above };
+            let nearest = if size - steps[below] < steps[above] - size {
+                below
+            } else {
+                above
+            };
             nearest as u8 | u8::from(v.is_sign_negative()) << 7
         };
         (row.iter().map(|&v| code(v)).collect::<Vec<u8>>(), scale)
@@ -155,7 +161,8 @@ pub fn rounded_matrix(format: WeightFormat, values: &[f32], columns: usize) -> V
     let (codes, scales) = quantized(values, columns);
     let values = decode(format, &codes);
     let rows = values.chunks(columns).zip(scales);
-    rows.flat_map(|(row, scale)| row.iter().map(move |v| v * scale)).collect()
+    rows.flat_map(|(row, scale)| row.iter().map(move |v| v * scale))
+        .collect()
 }
 
 /// One matrix in 8 bits as it lies packed (kernels/common/e4m3.cuh), and its rows' scales.
@@ -220,7 +227,9 @@ impl Gpu {
         let mut all = Vec::new();
         if format == WeightFormat::E4M3 {
             let matrices = values.chunks(rows * columns);
-            let all: Vec<u8> = matrices.flat_map(|matrix| packed_e4m3(matrix, columns).0).collect();
+            let all: Vec<u8> = matrices
+                .flat_map(|matrix| packed_e4m3(matrix, columns).0)
+                .collect();
             return self.put(&all);
         }
         for matrix in values.chunks(rows * columns) {
@@ -293,10 +302,11 @@ impl<'g> Rig<'g> {
         let mut kernels = Kernels::load(&library, &config, of_16_bits, &choice).unwrap();
         if types.weights == WeightFormat::E4M3 {
             kernels.precision = types;
-            let there = kernels.persistent.is_some();
-            kernels.persistent = there.then(|| Persistent::load(&library, types).unwrap());
-            kernels.grouped = there.then(|| GroupedKernels::load(&library, types).unwrap());
-            kernels.swap_ab = there.then(|| SwapAb::load(&library, types).unwrap());
+            let there = kernels.products.persistent.is_some();
+            kernels.products.persistent = there.then(|| Persistent::load(&library, types).unwrap());
+            kernels.products.grouped =
+                there.then(|| GroupedKernels::load(&library, types).unwrap());
+            kernels.products.swap_ab = there.then(|| SwapAb::load(&library, types).unwrap());
         }
         Self {
             gpu,

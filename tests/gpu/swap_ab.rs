@@ -60,7 +60,9 @@ const SWAP_AB: Variant = Variant {
 };
 
 fn served(rig: &Rig) -> bool {
-    rig.serves(rig.kernels.products.swap_ab.is_some(), |(major, _)| major == 9)
+    rig.serves(rig.kernels.products.swap_ab.is_some(), |(major, _)| {
+        major == 9
+    })
 }
 
 /// How far a row of these kernels may be from the same row of the others: what is rounded may round the other way, and

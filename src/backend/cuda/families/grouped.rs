@@ -4,6 +4,7 @@
 
 use super::Lowering;
 use super::experts::{ExpertRows, ExpertWeights, Routing, most_expert_tiles};
+use super::kernels::types;
 use super::limits::{Library, Limits, Variants};
 use crate::backend::cuda::driver::arguments::arguments;
 use crate::backend::cuda::driver::launch::Kernel;
@@ -81,13 +82,12 @@ impl Grouped {
     /// # Errors
     /// The driver refuses.
     pub fn load(library: &Library, precision: Precision) -> Result<Self> {
-        let (operand, is_half) = (precision.compute.name(), precision.compute.is_half());
+        let (types, is_half) = (types(precision), precision.compute.is_half());
         let count = if is_half { INSTANCES.len() } else { 2 };
         let in_8_bits = precision.weights == WeightFormat::E4M3;
-        let suffix = if in_8_bits { "_e4m3" } else { "" };
         let names = INSTANCES[..count].iter();
         let names = names.filter(|of| !(in_8_bits && OF_16_BITS.contains(of)));
-        let names = names.map(|of| format!("tg_grouped_experts{of}_{operand}{suffix}"));
+        let names = names.map(|of| format!("tg_grouped_experts{of}_{types}"));
         let limits = library.gpu.limits();
         Ok(Self {
             instances: Variants::load(library, names, |tile: &Tile| tile.block_bytes(limits))?,
@@ -257,9 +257,9 @@ impl<'a> Lowering<'a> {
             tile_rows: shape.tile_rows,
             stages: shape.stages,
             up_first: (up.address < gate.address).into(),
-            gate_scale: gate.scale.unwrap_or(0),
-            up_scale: up.scale.unwrap_or(0),
-            down_scale: down.scale.unwrap_or(0),
+            gate_scale: gate.scale_address(),
+            up_scale: up.scale_address(),
+            down_scale: down.scale_address(),
             ..Default::default()
         };
         let gate_up = expert_boxes(gate, Some(up), experts, OUTPUTS);
