@@ -17,8 +17,8 @@ struct E4m3 {
  * is subnormal; the product with 2^120 is exact. It needs no instruction of sm_89 or later. */
 template <uint32_t FIRST>
 __device__ inline uint32_t bf16_of_e4m3(uint32_t word) {
-  const uint32_t upper = __byte_perm(word, 0, 0x0404 | FIRST << 4 | (FIRST + 1) << 12);
-  const uint32_t bits = (upper & 0x80008000u) | (upper >> 4 & 0x07f007f0u);
+  const uint32_t twice = __byte_perm(word, 0, FIRST * 0x11 + (FIRST + 1) * 0x1100);
+  const uint32_t bits = (twice & 0x80008000u) | (twice << 4 & 0x07f007f0u);
   const __nv_bfloat162 power = __float2bfloat162_rn(0x1p120f);
   const __nv_bfloat162 pair = __hmul2(*reinterpret_cast<const __nv_bfloat162 *>(&bits), power);
   return *reinterpret_cast<const uint32_t *>(&pair);

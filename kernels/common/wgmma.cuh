@@ -58,6 +58,12 @@ __device__ inline void gmma_settle(float (&d)[N]) {
   for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
 
+/* Keeps an operand's registers until here, and what writes them from moving before. */
+__device__ inline void gmma_settle(uint32_t (&a)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; i++) asm volatile("" : "+r"(a[i])::"memory");
+}
+
 /* d = A B^T of two gmma_operand()s, added to what d was if `add`. N is a multiple of 8 up to 128, or 192 or 256. */
 template <typename T, int N>
 __device__ inline void gmma(float (&d)[N / 2], uint32_t a, uint32_t b, bool add);
@@ -141,6 +147,14 @@ __device__ inline void gmma_values(float (&d)[32], const uint32_t (&a)[4], uint3
   }
 GMMA_VALUES(__nv_bfloat16, "bf16")
 GMMA_VALUES(__half, "f16")
+
+/* Four 8x8 matrices of 16-bit elements, of which the lanes have fragments as of sums: their columns become rows of 16 bytes, at the addresses that lanes 8i ..
+ * 8i+7 give of matrix i's. */
+__device__ inline void store_matrix_x4_transposed(void *row, const uint32_t (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(shared_address(row)), "r"(r[0]), "r"(r[1]), "r"(r[2]),
+               "r"(r[3])
+               : "memory");
+}
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 

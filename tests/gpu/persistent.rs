@@ -2,7 +2,7 @@
 
 use crate::common::random::Random;
 use crate::conv_layer::{ConvCase, conv_config};
-use crate::rig::{Rig, Step, TYPES, assert_same_bits, config};
+use crate::rig::{TYPES, Rig, Step, assert_same_bits, config};
 use crate::support::Gpu;
 use crate::swap_ab::allowed;
 use crate::tiled::{Case, EPILOGUES};
@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use tailgraph::backend::cuda::families::tiled::{Bf16x3, Epilogue, Product, Rows};
 use tailgraph::backend::cuda::matrix::Matrix;
 use tailgraph::backend::cuda::tuning::variants::Variant;
-use tailgraph::model::DType;
+use tailgraph::model::{DType, WeightFormat};
 
 /// (bucket, weight rows, inner) and the tile that serves it on a 9.0 of 114 to 132 multiprocessors (families/persistent/tile.rs):
 /// ragged columns and stages of K, rings that go round.
@@ -57,7 +57,8 @@ fn tile(rig: &Rig, bucket: usize, outputs: usize, inner: usize, epilogue: Epilog
     let [kernel] = &kernels[..] else {
         panic!("expected one kernel, found {kernels:?}");
     };
-    let named = format!("tg_persistent_{}_", rig.kernels.precision.compute.name());
+    let suffix = if weights == WeightFormat::E4M3 { "_e4m3" } else { "" };
+    let named = format!("tg_persistent_{}{suffix}_", rig.kernels.precision.compute.name());
     let tile = kernel.strip_prefix(&named);
     tile.unwrap_or_else(|| panic!("expected {named}..., found {kernel}"))
         .to_owned()
@@ -79,7 +80,7 @@ fn products_by_every_tile_are_those_of_f64() {
             for (i, epilogue) in EPILOGUES.into_iter().enumerate() {
                 let outputs = outputs(weight_rows, epilogue);
                 let tile = tile(&rig, bucket, outputs, inner, epilogue);
-                if !splits {
+                if !splits && types.weights != WeightFormat::E4M3 {
                     let what = format!("{bucket} rows, {outputs} x {inner} {epilogue:?}");
                     assert_eq!(tile, expected, "{what}");
                 }

@@ -117,6 +117,14 @@ pub fn held(format: WeightFormat, values: &[f32], columns: usize) -> Vec<f32> {
         .collect()
 }
 
+/// So many outputs, or of weights in 8 bits whole blocks of them.
+pub fn whole(types: Precision, outputs: usize) -> usize {
+    match types.weights {
+        WeightFormat::E4M3 => outputs.next_multiple_of(packed::ROWS),
+        _ => outputs,
+    }
+}
+
 /// `values` as the format holds them.
 pub fn rounded(format: impl Into<WeightFormat>, values: &[f32]) -> Vec<f32> {
     let format = format.into();
@@ -257,13 +265,8 @@ pub struct Rig<'g> {
 impl<'g> Rig<'g> {
     pub fn new(gpu: &'g Gpu, config: ModelConfig, types: Precision) -> Self {
         let choice = KernelChoice::default();
-        let kernels = Kernels::load(
-            &Library::loaded(&gpu.module).unwrap(),
-            &config,
-            types,
-            &choice,
-        )
-        .unwrap();
+        let library = Library::loaded(&gpu.module).unwrap();
+        let kernels = Kernels::load(&library, &config, types, &choice).unwrap();
         Self {
             gpu,
             config,
@@ -276,7 +279,7 @@ impl<'g> Rig<'g> {
     pub fn serves(&self, found: bool, capable: impl Fn((u32, u32)) -> bool) -> bool {
         let Precision { compute, weights } = self.kernels.precision;
         let same = compute != DType::F32 && weights == compute.into();
-        let types = same || weights == WeightFormat::BF16;
+        let types = same || matches!(weights, WeightFormat::BF16 | WeightFormat::E4M3);
         let capability = machine::probe().unwrap().gpu(0).unwrap().compute_capability;
         assert_eq!(found, types && capable(capability), "{capability:?}");
         found

@@ -2,15 +2,14 @@
 
 use crate::common::random::Random;
 use crate::rig::{
-    Rig, Step, TYPES, assert_close, assert_same_bits, config, encode, held, rounded, rounding,
+    Rig, Step, TYPES, assert_close, assert_same_bits, config, encode, held, rounded, rounding, whole,
 };
 use crate::support::Gpu;
 use rayon::prelude::*;
-use tailgraph::backend::cuda::families::packed;
 use tailgraph::backend::cuda::families::tiled::{Bf16x3, Epilogue, Product, Rows};
 use tailgraph::backend::cuda::tuning::variants::Variant;
-use tailgraph::model::{DType, WeightFormat};
-use tailgraph::plan::{Precision, StepKind};
+use tailgraph::model::DType;
+use tailgraph::plan::StepKind;
 
 /// Outputs compared in one product, at most; the others are still checked to be numbers.
 const COMPARED: usize = 20_000;
@@ -199,14 +198,6 @@ impl Case {
             let relative = (off / norm(&mut sums.iter().copied())).sqrt();
             assert!(relative <= 2e-6, "{what}: relative error {relative:e}");
         }
-    }
-}
-
-/// So many outputs, or of weights in 8 bits whole blocks of them.
-fn whole(types: Precision, outputs: usize) -> usize {
-    match types.weights {
-        WeightFormat::E4M3 => outputs.next_multiple_of(packed::ROWS),
-        _ => outputs,
     }
 }
 
