@@ -12,6 +12,8 @@
 struct E4m3 {
   uint8_t bits;
 };
+template <typename W>
+constexpr bool IS_E4M3 = std::is_same_v<W, E4m3>;
 
 /* Bytes `first` and `first + 1` of a word, as a pair of bf16. Their bits, moved to bf16's places, are 2^-120 of the value, also where it
  * is subnormal; the product with 2^120 is exact. It needs no instruction of sm_89 or later. */

@@ -1,4 +1,4 @@
-// build: sm_90a sm_100 types
+// build: sm_90a sm_100 types e4m3
 /* conv.cu: a conv layer up to its out-projection, for steps of few rows (skinny/skinny.cuh), decode steps alone:
  *
  *   (B, C, X) = W rmsnorm(h[r,:]) + bias                             rounded to the operand type
@@ -84,7 +84,7 @@ __device__ inline void skinny_conv(const tg_skinny_conv_args &a) {
   const uint32_t tiles = hidden / SKINNY_OUTPUTS;
   if (threadIdx.x >= SKINNY_CONSUMERS) {
     const uint64_t policy = read_once();
-    block.pipeline.one_by_one = SKINNY_ONE_BY_ONE;
+    block.pipeline.begin_one_by_one();
     for (uint32_t tile = blockIdx.x; tile < tiles; tile += blocks)
 #pragma unroll 1
       for (uint32_t third = 0; third < 3; third++) {
@@ -113,9 +113,10 @@ __device__ inline void skinny_conv(const tg_skinny_conv_args &a) {
     float of_b = 0.0f, of_c = 0.0f, of_x = 0.0f;
 #pragma unroll 1
     for (uint32_t third = 0; third < 3; third++) {
+      const float scale = skinny_scale<Math>(a.scale, third * hidden + c, mine);
       block.consume(x_columns, x_row, hidden);
       if (!mine) continue;
-      float v = block.sums.get(r, i);
+      float v = block.sums.get(r, i) * scale;
       if (bias) v += bias[third * hidden + c];
       of_b = of_c, of_c = of_x, of_x = float(X(v));  /* rounded to the operand type */
     }

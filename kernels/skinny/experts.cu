@@ -1,4 +1,4 @@
-// build: sm_90a sm_100 types
+// build: sm_90a sm_100 types e4m3
 /* experts.cu: a mixture of experts, for steps of few rows (skinny/skinny.cuh):
  *
  *   tg_skinny_expert_gate_up_*  y[r k + i,:] = silu(W1_e z) * W3_e z of each row's i-th expert e, z = rmsnorm(h[r,:]). It chooses
@@ -94,8 +94,9 @@ __device__ inline void skinny_store_choice(const tg_skinny_experts_args &a, cons
  * y_of(r, e) says; with FUSED other blocks wait for it. */
 template <bool FUSED, class Math, uint32_t WORDS, class YOf>
 __device__ inline void skinny_gate_up_tiles(SkinnyNormBlock<Math, WORDS> &block, SkinnyExpertTiles<WORDS> &at, bool right, uint32_t rows,
-                                            uint32_t count, uint32_t outputs, uint32_t hidden, const YOf &y_of) {
+                                            uint32_t count, const tg_skinny_experts_args &a, const YOf &y_of) {
   using X = typename Math::X;
+  const uint32_t outputs = a.outputs, hidden = a.hidden;
   const auto &choice = *block.choice;
   const auto *x_row = block.row(rows);
   SkinnyColumns<Math> x_columns;
@@ -106,6 +107,11 @@ __device__ inline void skinny_gate_up_tiles(SkinnyNormBlock<Math, WORDS> &block,
   for (uint32_t skipped = right ? 0 : choice.loaded; skipped > 0; skipped--) block.pipeline.discard();
 #pragma unroll 1
   while (any(at.left)) {
+    auto scale = [&](const float *scales) {
+      const uint32_t n = at.tile * GATE_OUTPUTS + i;
+      return skinny_scale<Math>(scales, (size_t)at.expert() * outputs + n, n < outputs);
+    };
+    const float gate_scale = scale(a.gate_scale), up_scale = scale(a.up_scale);
     if constexpr (FUSED) {
       const uint32_t n = at.tile * GATE_OUTPUTS + i;
       X *to = y_of(0, at.expert()) + n;
@@ -114,12 +120,12 @@ __device__ inline void skinny_gate_up_tiles(SkinnyNormBlock<Math, WORDS> &block,
       const bool missing = mine && skinny_word(to) == SKINNY_MISSING;
       block.consume(x_columns, x_row, hidden);
       at.next();
-      skinny_publish<1>(to, mine ? X(block.gated(r, i)) : X(0.0f), missing);
+      skinny_publish<1>(to, mine ? X(block.gated(r, i, gate_scale, up_scale)) : X(0.0f), missing);
     } else {
       block.consume(x_columns, x_row, hidden);
       const uint32_t n = at.tile * GATE_OUTPUTS + i, e = at.expert();
       at.next();
-      if (r < count && n < outputs && choice.has(r, e)) y_of(r, e)[n] = X(block.gated(r, i));
+      if (r < count && n < outputs && choice.has(r, e)) y_of(r, e)[n] = X(block.gated(r, i, gate_scale, up_scale));
     }
   }
 }
@@ -158,7 +164,7 @@ __device__ inline void skinny_experts(const tg_skinny_experts_args &a) {
   auto feed = [&](const Tiles &at, uint32_t begin, uint32_t end) {
     block.pipeline.load(run(gate, at), run(up, at), hidden, policy, begin, end);
   };
-  const SkinnyDown<Math, WORDS> down{static_cast<const W *>(a.down), a.down_stride, outputs, hidden};
+  const SkinnyDown<Math, WORDS> down{static_cast<const W *>(a.down), a.down_scale, a.down_stride, outputs, hidden};
   SkinnyRow row;
   const bool predicts = layer != SKINNY_NO_LAYER;
   Prediction predicted;
@@ -207,12 +213,15 @@ __device__ inline void skinny_experts(const tg_skinny_experts_args &a) {
     row.store<Math>(block.x + of_row * block.x_pitch, bucket * block.x_pitch, choice.scale[of_row], block.norm);
   consumers_meet();
   auto y_of = [&](uint32_t r, uint32_t e) { return y + (size_t)(r * weighing.k + choice.index(r, e)) * outputs; };
-  skinny_gate_up_tiles<FUSED>(block, at, right, rows, count, outputs, hidden, y_of);
+  skinny_gate_up_tiles<FUSED>(block, at, right, rows, count, a, y_of);
   skinny_store_choice(a, choice, count, weighing);
   if constexpr (FUSED)
     down.add(h, block.pipeline, block.sums, SkinnyHandOver<Math>(block.choice + 1, weighing.k), choice, count, weighing,
              [&](uint32_t e) { return y_of(0, e); },
-             [&](uint32_t e) { skinny_make_missing<Math>(y_of(0, e), gate + e * stride, up + e * stride, block.row(1), outputs, hidden); });
+             [&](uint32_t e) {
+               const SkinnyExpert<Math> expert{gate + e * stride, up + e * stride, a.gate_scale + e * outputs, a.up_scale + e * outputs};
+               skinny_make_missing<Math>(y_of(0, e), expert, block.row(1), outputs, hidden);
+             });
 }
 
 #define SKINNY_EXPERTS(NAME, MATH, WORDS, FUSED) \
@@ -228,3 +237,6 @@ __device__ inline void skinny_experts(const tg_skinny_experts_args &a) {
 FOR_SKINNY_TYPES(SKINNY_EXPERT_GATE_UP)
 FOR_HALF_TYPES(SKINNY_FUSED)
 OF_F32(SKINNY_EXPERTS(experts_f32_bf16x3, SkinnyBf16x3Rows, 1, true))
+OF_BF16_E4M3(SKINNY_EXPERTS(experts_bf16_e4m3, SkinnyE4m3<SkinnyHalf<__nv_bfloat16>>, 1, true))
+OF_BF16_E4M3(SKINNY_EXPERTS(experts_bf16_e4m3_e64, SkinnyE4m3<SkinnyHalf<__nv_bfloat16>>, 2, true))
+OF_F32_E4M3(SKINNY_EXPERTS(experts_f32_e4m3_bf16x3, SkinnyE4m3<SkinnyBf16x3Rows>, 1, true))

@@ -1,4 +1,4 @@
-// build: sm_90a sm_100 types
+// build: sm_90a sm_100 types e4m3
 /* norm.cu: RMSNorm and a product, for steps of few rows (skinny/skinny.cuh):
  *
  *   tg_skinny_project_*  y[r,:] = W rmsnorm(h[r,:]), in X's type: q, k and v; or the LM head, of the sampled rows: where each
@@ -39,7 +39,7 @@ __device__ inline void skinny_project(const tg_skinny_norm_args &a) {
   const uint32_t tiles = (outputs + SKINNY_OUTPUTS - 1) / SKINNY_OUTPUTS;
   if (threadIdx.x >= SKINNY_CONSUMERS) {
     const uint64_t policy = read_once();
-    block.pipeline.one_by_one = SKINNY_ONE_BY_ONE;
+    block.pipeline.begin_one_by_one();
     auto run = [&](uint32_t n) { return SkinnyRows<Math>::of(w, n, outputs, hidden); };
     for (uint32_t tile = blockIdx.x; tile < tiles; tile += blocks)
       block.pipeline.load(run(tile * SKINNY_OUTPUTS), run(tile * SKINNY_OUTPUTS + SKINNY_STAGE_ROWS), hidden, policy);
@@ -58,10 +58,11 @@ __device__ inline void skinny_project(const tg_skinny_norm_args &a) {
   x_columns.load(x_row, block.pipeline.k, true);
   unsigned long long word = BEST_NONE;
   for (uint32_t tile = blockIdx.x; tile < tiles; tile += blocks) {
-    block.consume(x_columns, x_row, hidden);
     const uint32_t n = tile * SKINNY_OUTPUTS + i;
+    const float scale = skinny_scale<Math>(a.scale, n, n < outputs);
+    block.consume(x_columns, x_row, hidden);
     if (!there || n >= outputs) continue;
-    const float v = block.sums.get(r, i);
+    const float v = block.sums.get(r, i) * scale;
     const size_t at = (size_t)r * outputs + n;
     if (sampled) {
       if (stores) static_cast<float *>(a.y)[at] = v;
@@ -106,9 +107,10 @@ __device__ inline void skinny_gate_up(const tg_skinny_norm_args &a) {
   const uint32_t r = threadIdx.x / GATE_OUTPUTS, i = threadIdx.x % GATE_OUTPUTS;
 #pragma unroll 1
   for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    block.consume(x_columns, x_row, hidden);
     const uint32_t n = tile * GATE_OUTPUTS + i;
-    if (r < count && n < outputs) static_cast<X *>(a.y)[(size_t)r * outputs + n] = X(block.gated(r, i));
+    const float scale = skinny_scale<Math>(a.scale, n, n < outputs), up_scale = skinny_scale<Math>(a.up_scale, n, n < outputs);
+    block.consume(x_columns, x_row, hidden);
+    if (r < count && n < outputs) static_cast<X *>(a.y)[(size_t)r * outputs + n] = X(block.gated(r, i, scale, up_scale));
   }
 }
 

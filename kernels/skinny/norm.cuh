@@ -89,7 +89,7 @@ struct SkinnyNormBlock {
       : sums{reinterpret_cast<float *>(shared), bucket},
         norm(reinterpret_cast<float *>(reinterpret_cast<char *>(shared) + SkinnySums::bytes_of(bucket))),
         x(reinterpret_cast<char *>(norm + hidden)),
-        x_pitch(skinny_pitch<S>(hidden)), choice(reinterpret_cast<Choice *>(x + Math::PARTS * bucket * x_pitch)),
+        x_pitch(skinny_pitch<Math>(hidden)), choice(reinterpret_cast<Choice *>(x + Math::PARTS * bucket * x_pitch)),
         pipeline(reinterpret_cast<char *>(choice) + (choose ? sizeof(Choice) : 0) + beside, barriers, hidden, stages, later) {
     if (threadIdx.x == 0) pipeline.init();
   }
@@ -130,8 +130,10 @@ struct SkinnyNormBlock {
     sums.put(skinny_whole<Math>(pipeline.consume(columns, inner, load), sums.rows));
   }
 
-  /* Output i of a tile of gate and up, for row r. */
-  __device__ inline float gated(uint32_t r, uint32_t i) const { return silu(sums.get(r, i)) * sums.get(r, i + GATE_OUTPUTS); }
+  /* Output i of a tile of gate and up, whose weight rows have these scales, for row r. */
+  __device__ inline float gated(uint32_t r, uint32_t i, float gate_scale, float up_scale) const {
+    return silu(sums.get(r, i) * gate_scale) * (sums.get(r, i + GATE_OUTPUTS) * up_scale);
+  }
 
   /* The row of `x` that this lane multiplies. */
   __device__ inline const S *row(uint32_t rows) const {

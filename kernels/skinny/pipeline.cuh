@@ -13,15 +13,26 @@
 #include "common/bulk.cuh"
 #include "common/packed.cuh"
 
+/* A lane's 8 columns of a unit of weights in 8 bits, which are two words, as two instructions have them. */
+__device__ inline uint4 skinny_bf16(uint32_t first, uint32_t second) {
+  return make_uint4(bf16_of_e4m3<0>(first), bf16_of_e4m3<2>(first), bf16_of_e4m3<0>(second), bf16_of_e4m3<2>(second));
+}
+/* Unit u of those that 16 bytes each of a row have: of 8 bits two, a line. */
+template <typename W>
+__device__ inline uint4 skinny_unit(const uint4 *pieces, uint32_t u) {
+  if constexpr (!IS_E4M3<W>) return pieces[u];
+  const uint4 line = pieces[u / 2];
+  return u % 2 ? skinny_bf16(line.z, line.w) : skinny_bf16(line.x, line.y);
+}
+
 /* A lane's part of some of its warp's units of a stage: 16 bytes each of one weight row, g = lane / 4. */
-template <uint32_t UNITS>
+template <uint32_t UNITS, typename W>
 struct SkinnyRun {
   uint4 units[UNITS];
 
   /* Reads the units from `first` on. A stage's rows begin `pitch` bytes from each other, and a row's lines `apart` bytes. The stage has
    * `k_here` columns; a line past them is read as zeros. Shared memory serves 8 lanes at a time, of two rows. Both rows begin in the same
    * bank. So the lanes of every other row read a line's second half first: then no two of the 8 lanes want the same bank. */
-  template <typename W>
   __device__ inline void take(const char *rows, uint32_t pitch, uint32_t apart, uint32_t first, uint32_t k_here) {
     static_assert(SKINNY_LINE_UNITS * SKINNY_UNIT * sizeof(W) == SKINNY_LINE && SKINNY_LINE_UNITS == 2, "a unit is half a line");
     const uint32_t lane = threadIdx.x % WARP, turned = lane / 4 % 2;
@@ -39,6 +50,24 @@ struct SkinnyRun {
     const uint4 unit = threadIdx.x / 4 % 2 ? units[u ^ 1] : units[u];
     return there ? unit : make_uint4(0, 0, 0, 0);
   }
+};
+
+/* Of 8 bits 16 bytes are a line's, and rows lie packed: 8 lanes read what lies side by side. */
+template <uint32_t UNITS>
+struct SkinnyRun<UNITS, E4m3> {
+  uint4 lines[UNITS / SKINNY_LINE_UNITS];
+
+  __device__ inline void take(const char *rows, uint32_t, uint32_t, uint32_t first, uint32_t k_here) {
+    const uint32_t lane = threadIdx.x % WARP;
+    const char *row = rows + lane / 4 * PACKED_COLUMNS + lane % 4 * 16;
+#pragma unroll
+    for (uint32_t i = 0; i < UNITS / SKINNY_LINE_UNITS; i++) {
+      const uint32_t line = skinny_unit_at(first + SKINNY_LINE_UNITS * i);
+      lines[i] = line < k_here ? *reinterpret_cast<const uint4 *>(row + line / PACKED_COLUMNS * PACKED_BLOCK) : make_uint4(0, 0, 0, 0);
+    }
+  }
+
+  __device__ inline uint4 unit(uint32_t u, bool there) const { return there ? skinny_unit<E4m3>(lines, u) : make_uint4(0, 0, 0, 0); }
 };
 
 /* Up to SKINNY_STAGE_ROWS consecutive weight rows: what fills one stage. */
@@ -62,6 +91,8 @@ template <class Math>
 struct SkinnyPipeline {
   using W = typename Math::W;
   using S = typename Math::S;
+
+  static constexpr uint32_t SMALLER = 2 / sizeof(W);  /* stages of as many bytes as one of 16-bit weights */
 
   char *stages;
   uint64_t *full, *empty;  /* [TG_SKINNY_MOST_STAGES] each */
@@ -111,6 +142,9 @@ struct SkinnyPipeline {
             (Math::PACKED ? packed_columns(columns) : columns) * uint32_t(sizeof(W))};
   }
 
+  /* The producer's first stages come one by one. */
+  __device__ inline void begin_one_by_one() { one_by_one = SKINNY_ONE_BY_ONE * SMALLER; }
+
   /* The producer copies stages `begin` to `end` of a tile, each as soon as a stage is empty. At most SKINNY_AHEAD are under way at once,
    * since whatever else is read of memory stands behind all of them. */
   __device__ inline void load(const SkinnyRows<Math> &first, const SkinnyRows<Math> &second, uint32_t inner, uint64_t policy,
@@ -121,7 +155,7 @@ struct SkinnyPipeline {
     for (uint32_t stage_of_tile = begin; stage_of_tile < end; stage_of_tile++, next()) {
       const Source from = source(first, second, inner, stage_of_tile);
       barrier_wait(empty + at, parity ^ 1);
-      const uint32_t most = one_by_one > 0 ? 1 : SKINNY_AHEAD;
+      const uint32_t most = (one_by_one > 0 ? 1 : SKINNY_AHEAD) * SMALLER;
       if (one_by_one > 0) one_by_one--;
 #pragma unroll 1
       for (; under_way >= most; under_way--) {
@@ -173,13 +207,12 @@ struct SkinnyPipeline {
     const uint32_t first_at = at, first_parity = parity;  /* the two stages are read in several rounds */
 #pragma unroll 1
     for (uint32_t first = 0; first < SKINNY_UNITS; first += AT_ONCE) {
-      SkinnyRun<AT_ONCE> runs[SKINNY_TILE_RUNS];
+      SkinnyRun<AT_ONCE, W> runs[SKINNY_TILE_RUNS];
       if (AT_ONCE < SKINNY_UNITS) at = first_at, parity = first_parity;
 #pragma unroll
       for (uint32_t run = 0; run < SKINNY_TILE_RUNS; run++) {
         if (first == 0) barrier_wait(full + at, parity);
-        runs[run].template take<W>(stage(), Math::PACKED ? SKINNY_LINE : pitch, Math::PACKED ? PACKED_ROWS * SKINNY_LINE : SKINNY_LINE, first,
-                                   k_here);
+        runs[run].take(stage(), Math::PACKED ? SKINNY_LINE : pitch, Math::PACKED ? PACKED_ROWS * SKINNY_LINE : SKINNY_LINE, first, k_here);
         if (first + AT_ONCE == SKINNY_UNITS) release_and_next();
         else next();
       }

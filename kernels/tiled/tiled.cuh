@@ -52,8 +52,8 @@ struct TiledTile {
   static constexpr int OUT_PITCH = BN + 4;
   static constexpr int OUT_BYTES = WK * BR * OUT_PITCH * (int)sizeof(float);
   static constexpr int SHARED = STAGES * STAGE_BYTES > OUT_BYTES ? STAGES * STAGE_BYTES : OUT_BYTES;
-  /* On an SM at once, at least: half-width operands leave registers for two blocks of large tiles. */
-  static constexpr int BLOCKS = sizeof(typename Math::X) == 2 ? 2 : 1;
+  /* On an SM at once, at least: operands of 16 bits leave registers for two blocks of large tiles. */
+  static constexpr int BLOCKS = sizeof(typename Math::X) == 2 && sizeof(typename Math::W) == 2 ? 2 : 1;
   static_assert(BN % (16 * WN) == 0 && BR % (8 * WR) == 0 && BK % (16 * WK) == 0, "whole instructions");
   static_assert(sizeof(typename Math::W) > 1 || KW % PACKED_COLUMNS == 0, "a warp has whole blocks of columns");
   static_assert(STAGES >= 2, "a pipeline has at least two stages");
@@ -223,7 +223,7 @@ struct TiledPieces {
 
 /* Whether weights are packed, where they are those of experts' `tiles`, or not. */
 template <typename W>
-__device__ inline bool tiled_packed(const ExpertTile *tiles) { return std::is_same_v<W, E4m3> || tiles; }
+__device__ inline bool tiled_packed(const ExpertTile *tiles) { return IS_E4M3<W> || tiles; }
 
 /* What a block copies into the stages of its pipeline. */
 template <class Tile>
@@ -342,7 +342,7 @@ __device__ inline void tiled_epilogue(const tg_tiled_args &a, const typename Til
     for (int k = 1; k < Tile::WARPS_K; k++) v = sum4(v, load4(out + (k * Tile::BR + r) * Tile::OUT_PITCH + n));
     return v;
   };
-  constexpr bool SCALED = std::is_same_v<typename Tile::Math::W, E4m3>;
+  constexpr bool SCALED = IS_E4M3<typename Tile::Math::W>;
   const bool aligned = n_total % 4 == 0;
   for (uint32_t i = threadIdx.x; i < rows * (outputs / 4); i += Tile::THREADS) {
     uint32_t r = i / (outputs / 4), column = i % (outputs / 4) * 4, n = n_first + column;

@@ -47,7 +47,7 @@ __device__ inline void make_random(const tg_random_args &a) {
   const uint32_t row = blockIdx.x, columns = a.packed ? packed_columns(a.columns) : a.columns;
   W *to = static_cast<W *>(a.w) + (a.packed ? packed_row(row, a.columns) : (uint64_t)row * a.columns);
   const uint64_t first = a.first + (uint64_t)row * a.columns;
-  if constexpr (std::is_same_v<W, E4m3>) {
+  if constexpr (IS_E4M3<W>) {
     const float scale = row_scale(a, first);
     for (uint32_t c = threadIdx.x; c < columns; c += TG_RANDOM_THREADS)
       to[packed_along(c / PACKED_COLUMNS * PACKED_COLUMNS) + e4m3_at(c % PACKED_COLUMNS)] =

@@ -979,6 +979,7 @@ pub struct tg_skinny_conv_args {
     pub stages: u32,
     pub eps: f32,
     pub pad: u32,
+    pub scale: u64,
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
@@ -998,6 +999,8 @@ pub struct tg_skinny_norm_args {
     pub eps: f32,
     pub pad: u32,
     pub up: u64,
+    pub scale: u64,
+    pub up_scale: u64,
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
@@ -1018,6 +1021,7 @@ pub struct tg_skinny_add_args {
     pub k: u32,
     pub weights: u64,
     pub stride: u64,
+    pub scale: u64,
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
@@ -1045,6 +1049,9 @@ pub struct tg_skinny_experts_args {
     pub eps: f32,
     pub down: u64,
     pub down_stride: u64,
+    pub gate_scale: u64,
+    pub up_scale: u64,
+    pub down_scale: u64,
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
@@ -1125,11 +1132,14 @@ pub struct tg_tiled_args {
     pub n_total: u32,
     pub k_total: u32,
     pub epilogue: u32,
+    pub w_scale: u64,
+    pub pair_scale: u64,
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
 pub struct tg_random_args {
     pub w: u64,
+    pub row_scales: u64,
     pub first: u64,
     pub key_low: u32,
     pub key_high: u32,
