@@ -1130,6 +1130,7 @@ pub struct tg_tiled_args {
 #[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
 pub struct tg_random_args {
     pub w: u64,
+    pub row_scales: u64,
     pub first: u64,
     pub key_low: u32,
     pub key_high: u32,
