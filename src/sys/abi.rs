@@ -1125,6 +1125,8 @@ pub struct tg_tiled_args {
     pub n_total: u32,
     pub k_total: u32,
     pub epilogue: u32,
+    pub w_scale: u64,
+    pub pair_scale: u64,
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
