@@ -4,7 +4,7 @@ mod case;
 
 use self::case::MixtureCase;
 use crate::common::random::Random;
-use crate::rig::{TYPES, OPERANDS, Rig, assert_same_bits, grouped, operand};
+use crate::rig::{OPERANDS, Rig, TYPES, assert_same_bits, grouped, operand};
 use crate::routing::mixture;
 use crate::support::{Gpu, Holder};
 use std::collections::BTreeMap;
