@@ -24,5 +24,17 @@ __device__ inline uint32_t bf16_of_e4m3(uint32_t word) {
   return *reinterpret_cast<const uint32_t *>(&pair);
 }
 
+constexpr float E4M3_MOST = 448.0f;
+
+/* The bits of the nearest such number, of two the even one; of what is larger than E4M3_MOST those of that. */
+__device__ inline E4m3 e4m3_of(float value) {
+  const uint32_t sign = __float_as_uint(value) >> 24 & 0x80;
+  const float size = fabsf(value);
+  /* Below the least normal number, 2^-6, all lie on multiples of 2^-9. */
+  if (size < 0x1p-6f) return {uint8_t(sign | uint32_t(rintf(size * 0x1p9f)))};
+  const uint32_t bits = __float_as_uint(fminf(size, E4M3_MOST)), rounded = bits + 0x7ffff + (bits >> 20 & 1);
+  return {uint8_t(sign | ((rounded >> 20) - ((127 - 7) << 3)))};
+}
+
 /* Where column c of 64 lies in a row's 64 bytes of a block. */
 __host__ __device__ constexpr uint32_t e4m3_at(uint32_t c) { return c % 8 / 2 * 16 + c / 16 * 4 + c % 16 / 8 * 2 + c % 2; }

@@ -26,7 +26,8 @@
  * follow. A sum runs over K in order, in one accumulator (of bf16x3, k-block sums added in order), whatever N is and whichever block has
  * it: bits do not depend on other rows.
  *
- * Weight rows come in groups of 16, one for each consumer warp, of gate and up 8 each: both sums of an output are in one thread.
+ * Weight rows come in groups of 16, one for each consumer warp, of gate and up 8 each: both sums of an output are in one thread. Those in 8
+ * bits become bf16 in the warp's registers (wgmma/fragments.cuh), and its sums are multiplied by their scales before the epilogue.
  *
  * sm_90a only. H and I are multiples of 16: what lies outside the weights comes as zeros, and what fills up their rows is zeros.
  */

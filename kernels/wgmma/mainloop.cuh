@@ -52,14 +52,10 @@ __device__ inline void mainloop(Pipe &pipe, uint32_t full, uint32_t steps, Prepa
  * one, whose products have ended before done(). */
 template <bool EACH, class Pipe, class Weights, class Rows, class Issue, class Done>
 __device__ inline void mainloop_e4m3(Pipe &pipe, uint32_t full, uint32_t steps, Weights weights, Rows rows, Issue issue, Done done) {
-  uint32_t held[2][2][4] = {}, operand, before = 0;
+  uint32_t held[2][2][4] = {}, before = 0;
   E4m3Words words;
-  auto take = [&] {
-    barrier_wait(full + pipe.at * (uint32_t)sizeof(uint64_t), pipe.parity);
-    words = E4m3Words::load(weights(pipe.at));
-    operand = rows(pipe.at);
-  };
-  auto multiply = [&](uint32_t half, bool add) {
+  auto wait = [&] { barrier_wait(full + pipe.at * (uint32_t)sizeof(uint64_t), pipe.parity); };
+  auto multiply = [&](uint32_t half, uint32_t operand, bool add) {
     issue(held[half], operand + 4 * half, add);
     gmma_commit();
   };
@@ -68,20 +64,30 @@ __device__ inline void mainloop_e4m3(Pipe &pipe, uint32_t full, uint32_t steps, 
     gmma_wait<1>();
     gmma_settle(held[half][0]), gmma_settle(held[half][1]);
   };
-  take();
+  wait();
+  words = E4m3Words::load(weights(pipe.at));
+  uint32_t operand = rows(pipe.at);
   words.half<0>(held[0]);
 #pragma unroll 1
   for (uint32_t s = 0; s < steps; s++) {
-    multiply(0, !EACH);
+    const uint32_t here = pipe.at;
+    multiply(0, operand, !EACH);
     settle(1);
     if (!EACH && s > 0) done(before, s - 1);
     words.half<1>(held[1]);
-    multiply(1, true);
-    before = pipe.at;
+    before = here;
     pipe.next();
-    if (s + 1 == steps) break;
-    take();
+    const bool more = s + 1 < steps;
+    E4m3Words next;
+    if (more) {
+      wait();
+      next = E4m3Words::load(weights(pipe.at));
+    }
+    multiply(1, operand, true);
+    if (!more) break;
+    operand = rows(pipe.at);
     settle(0);
+    words = next;
     words.half<0>(held[0]);
     if (EACH) gmma_wait<0>(), done(before, s);
   }

@@ -15,12 +15,12 @@ Parts, each with a time limit in seconds (--limit PART=SECONDS; --only and --ski
     small      300   tests/gpu_soak: the soak on the random tiny model
     soak      1800   profiles/soak.rs at full size, --soak-seconds of it under load (420)
     bits       120   the soak's --bits on the random tiny model for 25 s: what the GPU scheduled and computed, replayed to the same bits
-    bits-full  120   ... at full size for 10 s
+    bits-full  120   ... at full size for 25 s
     oracle     900   tests/gpu/oracle.py: full size against transformers; also where soak's requests differ from alone
     families   600   tests/gpu/families.py: every kernel that serves 8B's and 24B's shapes, of six layers, against transformers
     sanitizer  900   tests/gpu/sanitizer.py: four tools, three ways to launch
     shared     420   tests/gpu/shared.py: a GPU that another process keeps busy, for --shared-seconds (300)
-    speed      900   `tailgraph bench decode` at full size, every way to launch and the bare graph, host idle and busy
+    speed      300   `tailgraph bench decode` at full size, the bare graph and both ways to launch graphs, host idle and busy
 
 The JSON:
     schema      1
@@ -53,7 +53,7 @@ import shared
 
 HERE = Path(__file__).resolve().parent
 LIMITS_S = {"tests": 900, "engine": 300, "lab": 300, "small": 300, "soak": 1800, "bits": 120, "bits-full": 120, "oracle": 900,
-            "families": 600, "sanitizer": 900, "shared": 420, "speed": 900}  # fmt: skip
+            "families": 600, "sanitizer": 900, "shared": 420, "speed": 300}  # fmt: skip
 # By program, and how many at a time: those of gpu_engine time what they do.
 TESTS = {"tests": ("gpu", 4), "engine": ("gpu_engine", 1), "lab": ("lab", 1), "small": ("gpu_soak", 1)}
 
@@ -220,11 +220,11 @@ def run_program(part, options, binaries, work, limit):
         "families": lambda: [sys.executable, HERE / "families.py", "--tailgraph", binaries["tailgraph"], "--work", work, "--json", output],
         "soak": lambda: [binaries["soak"], options.model, str(options.soak_seconds)],
         "bits": lambda: [binaries["soak"], "--bits", "random:tiny", "25", "0", "2"],
-        # Seeds of rounds with 258 slots and 1,024.
-        "bits-full": lambda: [binaries["soak"], "--bits", options.model, "10", "4", "2"],
+        # The first rounds have 130, 258 and 1,024 slots.
+        "bits-full": lambda: [binaries["soak"], "--bits", options.model, "25", "3", "2"],
         "speed": lambda: [binaries["tailgraph"], "bench", "decode", "--model", options.model, "--device", "cuda", "--dtype", "bf16",
-                          "--launch", "bare,host-kernels,host-graph,host-graph-ahead,device-graph", "--batch", "1,8,32,128,256",
-                          "--gen-len", "160", "--cpu-load", f"0,{2 * (os.cpu_count() or 1)}", "--repeats", "2", "-q", "--format", "json"],
+                          "--launch", "bare,host-graph,device-graph", "--batch", "1,32,256",
+                          "--gen-len", "96", "--cpu-load", f"0,{2 * (os.cpu_count() or 1)}", "--repeats", "1", "-q", "--format", "json"],
     }[part]()  # fmt: skip
     ran = bounded.run(command, limit)
     text = output.read_text() if output.exists() else ran.stdout

@@ -2,7 +2,7 @@
 
 use crate::common::random::Random;
 use crate::conv_layer::{ConvCase, conv_config};
-use crate::rig::{MANY_ROWS_TYPES, Rig, Step, TYPES, assert_same_bits, config};
+use crate::rig::{TYPES, Rig, Step, assert_same_bits, config};
 use crate::support::Gpu;
 use crate::swap_ab::allowed;
 use crate::tiled::{Case, EPILOGUES};
@@ -69,9 +69,9 @@ fn tile(rig: &Rig, bucket: usize, outputs: usize, inner: usize, epilogue: Epilog
 fn products_by_every_tile_are_those_of_f64() {
     let gpu = Gpu::new();
     let mut random = Random(15);
-    for types in MANY_ROWS_TYPES {
+    for types in TYPES {
         let rig = Rig::new(&gpu, config(), types);
-        if rig.kernels.persistent.is_none() {
+        if rig.kernels.products.persistent.is_none() {
             continue;
         }
         let splits = types.compute == DType::F32;
@@ -106,9 +106,9 @@ fn products_by_every_tile_are_those_of_f64() {
 fn a_row_by_every_tile_does_not_depend_on_its_companions() {
     let gpu = Gpu::new();
     let mut random = Random(16);
-    for types in MANY_ROWS_TYPES {
+    for types in TYPES {
         let rig = Rig::new(&gpu, config(), types);
-        if rig.kernels.persistent.is_none() {
+        if rig.kernels.products.persistent.is_none() {
             continue;
         }
         for (bucket, weight_rows, inner, tile) in SHAPES {
@@ -176,7 +176,7 @@ fn ragged_persistent_conv_layers_are_those_of_f64() {
 
 /// f32 rows have no such kernel.
 fn convolves(rig: &Rig) -> bool {
-    rig.kernels.persistent.is_some() && rig.kernels.precision.compute != DType::F32
+    rig.kernels.products.persistent.is_some() && rig.kernels.precision.compute != DType::F32
 }
 
 #[test]

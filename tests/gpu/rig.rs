@@ -11,30 +11,23 @@ use std::ops::Deref;
 use tailgraph::backend::cuda::driver::call::ReadyCall;
 use tailgraph::backend::cuda::driver::machine;
 use tailgraph::backend::cuda::families::limits::Library;
-use tailgraph::backend::cuda::families::persistent::Persistent;
 use tailgraph::backend::cuda::families::{Bucket, Kernels, Lowering, StepAt, packed};
 use tailgraph::backend::cuda::matrix::Matrix;
 use tailgraph::backend::cuda::memory::buffer::Buffer;
 use tailgraph::backend::cuda::tuning::KernelChoice;
 use tailgraph::backend::cuda::tuning::variants::{Experts, Grouped, Linear, Variant};
+use tailgraph::model::e4m3::{Quantized, quantize, to_f32};
 use tailgraph::model::weights::widen;
 use tailgraph::model::{DType, ModelConfig, WeightFormat};
 use tailgraph::plan::{Precision, StepKind};
 
-/// Every pair of types the kernels come in.
-pub const TYPES: [Precision; 5] = [
+/// Every pair of types that the kernels come in.
+pub const TYPES: [Precision; 7] = [
     types(DType::BF16, WeightFormat::BF16),
     types(DType::F16, WeightFormat::F16),
     types(DType::F32, WeightFormat::BF16),
     types(DType::F32, WeightFormat::F16),
     types(DType::F32, WeightFormat::F32),
-];
-
-/// Pairs of types that products of many rows come in: weights in 8 bits too.
-pub const MANY_ROWS_TYPES: [Precision; 5] = [
-    types(DType::BF16, WeightFormat::BF16),
-    types(DType::F16, WeightFormat::F16),
-    types(DType::F32, WeightFormat::BF16),
     types(DType::BF16, WeightFormat::E4M3),
     types(DType::F32, WeightFormat::E4M3),
 ];
@@ -113,90 +106,32 @@ pub fn decode(format: impl Into<WeightFormat>, bytes: &[u8]) -> Vec<f32> {
     values
 }
 
+/// Weights, rows of `columns` each, as the format holds them: in 8 bits by the scale of each row.
+pub fn held(format: WeightFormat, values: &[f32], columns: usize) -> Vec<f32> {
+    if format != WeightFormat::E4M3 {
+        return rounded(format, values);
+    }
+    let Quantized { bits, scales } = quantize(values, columns);
+    let rows = bits.chunks(columns).zip(scales);
+    rows.flat_map(|(row, scale)| row.iter().map(move |&bits| to_f32(bits) * scale))
+        .collect()
+}
+
+/// So many outputs, or of weights in 8 bits whole blocks of them.
+pub fn whole(types: Precision, outputs: usize) -> usize {
+    match types.weights {
+        WeightFormat::E4M3 => outputs.next_multiple_of(packed::ROWS),
+        _ => outputs,
+    }
+}
+
 /// `values` as the format holds them.
 pub fn rounded(format: impl Into<WeightFormat>, values: &[f32]) -> Vec<f32> {
     let format = format.into();
     decode(format, &encode(format, values))
 }
 
-/// Rows of matrices in 8 bits, row after row, and the scale of each.
-fn quantized(values: &[f32], columns: usize) -> (Vec<u8>, Vec<f32>) {
-    let all: Vec<u8> = (0..0x7f).collect();
-    let steps = decode(WeightFormat::E4M3, &all);
-    let rows = values.chunks(columns).map(|row| {
-        let most = row.iter().fold(f32::MIN_POSITIVE, |most, v| v.abs().max(most));
-        // Of few bits, so that the product of both is exact.
-        let least = most / 448.0;
-        let mut scale = bf16::from_f32(least);
-        if scale.to_f32() < least {
-            scale = bf16::from_bits(scale.to_bits() + 1);
-        }
-        let scale = scale.to_f32();
-        let code = |v: f32| {
-            let size = v.abs() / scale;
-            let above = steps.partition_point(|&step| step < size).min(0x7e);
-            let below = above.saturating_sub(1);
-            let nearest = if size - steps[below] < steps[above] - size { below } else { above };
-            nearest as u8 | u8::from(v.is_sign_negative()) << 7
-        };
-        (row.iter().map(|&v| code(v)).collect::<Vec<u8>>(), scale)
-    });
-    let (codes, scales): (Vec<_>, Vec<_>) = rows.unzip();
-    (codes.concat(), scales)
-}
-
-/// Matrices as the format holds them, of rows of so many columns.
-pub fn rounded_matrix(format: WeightFormat, values: &[f32], columns: usize) -> Vec<f32> {
-    if format != WeightFormat::E4M3 {
-        return rounded(format, values);
-    }
-    let (codes, scales) = quantized(values, columns);
-    let values = decode(format, &codes);
-    let rows = values.chunks(columns).zip(scales);
-    rows.flat_map(|(row, scale)| row.iter().map(move |v| v * scale)).collect()
-}
-
-/// One matrix in 8 bits as it lies packed (kernels/common/e4m3.cuh), and its rows' scales.
-fn packed_e4m3(values: &[f32], columns: usize) -> (Vec<u8>, Vec<f32>) {
-    let (codes, scales) = quantized(values, columns);
-    let (lines, rows) = (columns.div_ceil(64), scales.len());
-    let mut packed = vec![0; rows.div_ceil(8) * 8 * lines * 64];
-    for (r, row) in codes.chunks(columns).enumerate() {
-        for (c, &code) in row.iter().enumerate() {
-            let within = c % 8 / 2 * 16 + c % 64 / 16 * 4 + c % 16 / 8 * 2 + c % 2;
-            packed[(r / 8 * lines + c / 64) * 512 + r % 8 * 64 + within] = code;
-        }
-    }
-    (packed, scales)
-}
-
 impl Gpu {
-    /// A matrix, which lives as long as the buffers.
-    pub fn matrix(
-        &self,
-        format: WeightFormat,
-        values: &[f32],
-        shape: [usize; 2],
-    ) -> (Vec<Buffer>, Matrix) {
-        if format != WeightFormat::E4M3 {
-            let buffer = self.values(format, values);
-            let made = matrix(&buffer, format, shape);
-            return (vec![buffer], made);
-        }
-        let (packed, scales) = packed_e4m3(values, shape[1]);
-        let buffers = vec![self.put(&packed), self.values(DType::F32, &scales)];
-        let made = Matrix {
-            scale: Some(buffers[1].at(0)),
-            ..matrix(&buffers[0], format, shape)
-        };
-        (buffers, made)
-    }
-
-    /// Scales of matrices in 8 bits.
-    pub fn scales(&self, values: &[f32], columns: usize) -> Buffer {
-        self.values(DType::F32, &quantized(values, columns).1)
-    }
-
     pub fn put(&self, bytes: &[u8]) -> Buffer {
         let buffer = Buffer::new(self.stream.context(), bytes.len()).unwrap();
         buffer.write(&self.stream, 0, bytes).unwrap();
@@ -205,6 +140,49 @@ impl Gpu {
 
     pub fn values(&self, format: impl Into<WeightFormat>, values: &[f32]) -> Buffer {
         self.put(&encode(format, values))
+    }
+
+    /// A matrix that stands alone, `[rows, columns]`.
+    pub fn weights(&self, format: WeightFormat, values: &[f32], shape: [usize; 2]) -> Weights {
+        match format {
+            WeightFormat::E4M3 => self.expert_weights(format, values, shape),
+            _ => {
+                let elements = self.values(format, values);
+                Weights {
+                    matrix: matrix(&elements, format, shape),
+                    _memory: [elements, self.scales(format, values, shape[1])],
+                }
+            }
+        }
+    }
+
+    /// A matrix of each expert, `[rows, columns]`.
+    pub fn expert_weights(
+        &self,
+        format: WeightFormat,
+        values: &[f32],
+        [rows, columns]: [usize; 2],
+    ) -> Weights {
+        let elements = self.packed(format, values, [rows, columns]);
+        let scales = self.scales(format, values, columns);
+        let stride = packed::elements(rows, columns);
+        let matrix = Matrix {
+            scale: (format == WeightFormat::E4M3).then(|| scales.at(0)),
+            ..expert_matrix(elements.at(0), format, [rows, columns], stride)
+        };
+        Weights {
+            matrix,
+            _memory: [elements, scales],
+        }
+    }
+
+    /// The scales of weights in 8 bits, one for each row of `columns`; something for others.
+    pub fn scales(&self, format: WeightFormat, values: &[f32], columns: usize) -> Buffer {
+        let scales = match format {
+            WeightFormat::E4M3 => quantize(values, columns).scales,
+            _ => vec![0.0],
+        };
+        self.values(DType::F32, &scales)
     }
 
     /// Matrices of experts, `[rows, columns]` each, one after the other.
@@ -216,13 +194,12 @@ impl Gpu {
     ) -> Buffer {
         let mut packed = vec![0; packed::elements(rows, columns) * format.bytes()];
         let mut all = Vec::new();
-        if format == WeightFormat::E4M3 {
-            let matrices = values.chunks(rows * columns);
-            let all: Vec<u8> = matrices.flat_map(|matrix| packed_e4m3(matrix, columns).0).collect();
-            return self.put(&all);
-        }
         for matrix in values.chunks(rows * columns) {
-            packed::pack(&encode(format, matrix), columns, format, &mut packed);
+            let elements = match format {
+                WeightFormat::E4M3 => quantize(matrix, columns).bits,
+                _ => encode(format, matrix),
+            };
+            packed::pack(&elements, columns, format, &mut packed);
             all.extend_from_slice(&packed);
         }
         self.put(&all)
@@ -254,6 +231,12 @@ impl Gpu {
     }
 }
 
+/// A matrix, or one of each expert, and the memory that it and its scales are in.
+pub struct Weights {
+    pub matrix: Matrix,
+    _memory: [Buffer; 2],
+}
+
 /// A matrix that stands alone at the start of a buffer.
 pub fn matrix(at: &Buffer, format: WeightFormat, [rows, columns]: [usize; 2]) -> Matrix {
     Matrix::of_rows(at.at(0), format, rows as u32, columns as u32)
@@ -283,17 +266,7 @@ impl<'g> Rig<'g> {
     pub fn new(gpu: &'g Gpu, config: ModelConfig, types: Precision) -> Self {
         let choice = KernelChoice::default();
         let library = Library::loaded(&gpu.module).unwrap();
-        let weights = match types.weights {
-            WeightFormat::E4M3 => WeightFormat::BF16,
-            weights => weights,
-        };
-        let of_16_bits = Precision { weights, ..types };
-        let mut kernels = Kernels::load(&library, &config, of_16_bits, &choice).unwrap();
-        if types.weights == WeightFormat::E4M3 {
-            kernels.precision = types;
-            let there = kernels.persistent.is_some();
-            kernels.persistent = there.then(|| Persistent::load(&library, types).unwrap());
-        }
+        let kernels = Kernels::load(&library, &config, types, &choice).unwrap();
         Self {
             gpu,
             config,

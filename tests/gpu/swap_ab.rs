@@ -5,12 +5,13 @@ mod conv;
 
 use crate::common::random::Random;
 use crate::rig::{
-    Rig, Step, TYPES, assert_rows_close, assert_same_bits, config, encode, matrix, rounded,
+    Rig, Step, TYPES, assert_rows_close, assert_same_bits, config, encode, held, rounded, whole,
 };
 use crate::support::Gpu;
+use crate::tiled;
 use tailgraph::backend::cuda::families::tiled::{Bf16x3, Epilogue, Product, Rows};
 use tailgraph::backend::cuda::tuning::variants::{Experts, Linear, Variant};
-use tailgraph::model::DType;
+use tailgraph::model::{DType, WeightFormat};
 use tailgraph::plan::Precision;
 use tailgraph::plan::StepKind;
 
@@ -58,7 +59,9 @@ const SWAP_AB: Variant = Variant {
 };
 
 fn served(rig: &Rig) -> bool {
-    rig.serves(rig.kernels.swap_ab.is_some(), |(major, _)| major == 9)
+    rig.serves(rig.kernels.products.swap_ab.is_some(), |(major, _)| {
+        major == 9
+    })
 }
 
 /// How far a row of these kernels may be from the same row of the others: what is rounded may round the other way, and
@@ -93,7 +96,7 @@ impl Case {
         inner: usize,
     ) -> Self {
         let scale = 1.7 / (inner as f32).sqrt();
-        let w = [(); 2].map(|()| rounded(types.weights, &random.values(outputs * inner, scale)));
+        let w = [(); 2].map(|()| held(types.weights, &random.values(outputs * inner, scale), inner));
         Self {
             outputs,
             inner,
@@ -119,16 +122,16 @@ impl Case {
         let x = gpu.poisoned(bucket * self.inner * types.compute.bytes());
         x.write(&gpu.stream, 0, &encode(types.compute, &self.x))
             .unwrap();
-        let [w, pair] = [0, 1].map(|i| gpu.values(types.weights, &self.w[i]));
         let paired = epilogue == Epilogue::SiluMul;
         let shape = [self.outputs, self.inner];
+        let [w, pair] = [0, 1].map(|i| gpu.weights(types.weights, &self.w[i], shape));
         let bias = self.bias.as_ref().filter(|_| !paired);
         let bias = bias.map(|bias| gpu.values(DType::F32, bias));
         let product = Product {
             y: y.at(0),
             x: x.at(0),
-            w: matrix(&w, types.weights, shape),
-            w_pair: paired.then(|| matrix(&pair, types.weights, shape)),
+            w: w.matrix,
+            w_pair: paired.then_some(pair.matrix),
             bias: bias.as_ref().map_or(0, |bias| bias.at(0)),
             epilogue,
             bf16x3: Bf16x3::Scratch(0),
@@ -179,6 +182,40 @@ fn swap_ab_products_are_those_of_the_other_kernels() {
 #[ignore = "needs an NVIDIA GPU"]
 fn ragged_swap_ab_products_are_those_of_the_other_kernels() {
     are_those_of_the_other_kernels(&RAGGED);
+}
+
+/// Of weights in 8 bits, which the kernels for any step do not take.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn swap_ab_products_in_8_bits_are_those_of_f64() {
+    in_8_bits_are_those_of_f64(&SHAPES);
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn ragged_swap_ab_products_in_8_bits_are_those_of_f64() {
+    in_8_bits_are_those_of_f64(&RAGGED);
+    in_8_bits_are_those_of_f64(&[(100, 130, 288), (200, 96, 160)]);
+}
+
+fn in_8_bits_are_those_of_f64(shapes: &[(usize, usize, usize)]) {
+    let gpu = Gpu::new();
+    let mut random = Random(87);
+    let types = TYPES.into_iter();
+    for types in types.filter(|types| types.weights == WeightFormat::E4M3) {
+        let rig = Rig::new(&gpu, config(), types);
+        if !served(&rig) {
+            continue;
+        }
+        for &(bucket, outputs, inner) in shapes {
+            for epilogue in EPILOGUES {
+                let rows = 1 + random.below(bucket);
+                let case = tiled::Case::new(&mut random, &rig, rows, outputs, inner);
+                let bias = epilogue == Epilogue::Add;
+                case.check(&rig, bucket, epilogue, bias, Some(SWAP_AB));
+            }
+        }
+    }
 }
 
 fn are_those_of_the_other_kernels(shapes: &[(usize, usize, usize)]) {

@@ -1,7 +1,7 @@
 //! A mixture's weights, its input and a routing made up for it: what kernels and f64 make of them.
 
 use crate::common::random::Random;
-use crate::rig::{Rig, Step, assert_close, encode, expert_matrix, rounded, rounded_matrix, rounding};
+use crate::rig::{Rig, Step, assert_close, encode, expert_matrix, rounded, held, rounding};
 use crate::routing::{RoutingOnGpu, random_experts};
 use rayon::prelude::*;
 use tailgraph::backend::cuda::families::experts::{ExpertRows, ExpertWeights, NextNorm};
@@ -75,7 +75,7 @@ impl MixtureCase {
         let matrices = config.num_experts * hidden * inner;
         let mut matrix = |fan_in: usize| {
             let values = random.values(matrices, 1.7 / (fan_in as f32).sqrt());
-            rounded_matrix(types.weights, &values, fan_in)
+            held(types.weights, &values, fan_in)
         };
         let (gate, up, down) = (matrix(hidden), matrix(hidden), matrix(inner));
         Self {
@@ -114,7 +114,7 @@ impl MixtureCase {
             up_first: self.up_first,
             scales: (format == WeightFormat::E4M3).then(|| {
                 [(&self.gate, hidden), (&self.up, hidden), (&self.down, inner)]
-                    .map(|(values, columns)| gpu.scales(values, columns))
+                    .map(|(values, columns)| gpu.scales(format, values, columns))
             }),
             hidden,
             inner,

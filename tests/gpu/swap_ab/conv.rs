@@ -3,13 +3,13 @@
 use super::{SWAP_AB, allowed, served};
 use crate::common::random::Random;
 use crate::conv_layer::{ConvCase, conv_config};
-use crate::rig::{Rig, TYPES, assert_same_bits, expert_matrix};
+use crate::rig::{TYPES, Rig, assert_same_bits, expert_matrix};
 use crate::support::Gpu;
 use tailgraph::backend::cuda::families::experts::ExpertWeights;
 use tailgraph::backend::cuda::families::packed;
 use tailgraph::backend::cuda::matrix::Matrix;
 use tailgraph::backend::cuda::tuning::variants::{Experts, Grouped, Linear, Variant};
-use tailgraph::model::ModelConfig;
+use tailgraph::model::{ModelConfig, WeightFormat};
 
 /// The matrices end where their memory does.
 #[test]
@@ -88,7 +88,10 @@ fn is_that_of_two(sizes: &[usize], buckets: &[usize]) {
                 let rows = 1 + random.below(bucket);
                 let case = ConvCase::new(&mut random, types, rows, hidden, taps);
                 let found = case.run(&rig, bucket, Some((SWAP_AB, None)));
-                let expected = case.run(&rig, bucket, None);
+                let expected = match types.weights {
+                    WeightFormat::E4M3 => case.expected(types),
+                    _ => case.run(&rig, bucket, None),
+                };
                 let what = format!("{types:?} H {hidden} {rows} rows of {bucket}");
                 case.check(
                     &what,

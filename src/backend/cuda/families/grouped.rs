@@ -4,6 +4,7 @@
 
 use super::Lowering;
 use super::experts::{ExpertRows, ExpertWeights, Routing, most_expert_tiles};
+use super::kernels::types;
 use super::limits::{Library, Limits, Variants};
 use crate::backend::cuda::driver::arguments::arguments;
 use crate::backend::cuda::driver::launch::Kernel;
@@ -81,13 +82,12 @@ impl Grouped {
     /// # Errors
     /// The driver refuses.
     pub fn load(library: &Library, precision: Precision) -> Result<Self> {
-        let (operand, is_half) = (precision.compute.name(), precision.compute.is_half());
+        let (types, is_half) = (types(precision), precision.compute.is_half());
         let count = if is_half { INSTANCES.len() } else { 2 };
         let in_8_bits = precision.weights == WeightFormat::E4M3;
-        let suffix = if in_8_bits { "_e4m3" } else { "" };
         let names = INSTANCES[..count].iter();
         let names = names.filter(|of| !(in_8_bits && OF_16_BITS.contains(of)));
-        let names = names.map(|of| format!("tg_grouped_experts{of}_{operand}{suffix}"));
+        let names = names.map(|of| format!("tg_grouped_experts{of}_{types}"));
         let limits = library.gpu.limits();
         Ok(Self {
             instances: Variants::load(library, names, |tile: &Tile| tile.block_bytes(limits))?,
@@ -192,7 +192,10 @@ pub(super) fn expert_boxes(w: &Matrix, pair: Option<&Matrix>, experts: u32, outp
     let along = match w.format {
         WeightFormat::E4M3 => {
             let block = abi::TG_PACKED_ROWS * BOX_COLUMNS;
-            [(u64::from(block / 2), 2, block / 2), (blocks, block.into(), 1)]
+            [
+                (u64::from(block / 2), 2, block / 2),
+                (blocks, block.into(), 1),
+            ]
         }
         _ => [
             (BOX_COLUMNS.into(), element, BOX_COLUMNS),
@@ -219,7 +222,7 @@ impl<'a> Lowering<'a> {
     /// The kernels for wide steps and the shape of their launch, where this bucket's experts are theirs.
     pub fn grouped(&self) -> Option<(&'a Grouped, Shape)> {
         match self.variant.experts {
-            Experts::Grouped(shape) => Some((self.kernels.grouped.as_ref()?, shape)),
+            Experts::Grouped(shape) => Some((self.products.grouped.as_ref()?, shape)),
             _ => None,
         }
     }
@@ -254,9 +257,9 @@ impl<'a> Lowering<'a> {
             tile_rows: shape.tile_rows,
             stages: shape.stages,
             up_first: (up.address < gate.address).into(),
-            gate_scale: gate.scale.unwrap_or(0),
-            up_scale: up.scale.unwrap_or(0),
-            down_scale: down.scale.unwrap_or(0),
+            gate_scale: gate.scale_address(),
+            up_scale: up.scale_address(),
+            down_scale: down.scale_address(),
             ..Default::default()
         };
         let gate_up = expert_boxes(gate, Some(up), experts, OUTPUTS);
@@ -278,13 +281,17 @@ mod tests {
     use crate::model::{DType, ModelSource};
 
     fn of(operand: DType) -> Grouped {
+        of_weights(operand, WeightFormat::BF16)
+    }
+
+    fn of_weights(operand: DType, weights: WeightFormat) -> Grouped {
         let gpu = GpuShape {
             capability: (9, 0),
             class: GpuClass::parse("m132-b4800").unwrap(),
             block_bytes: 227 * 1024,
         };
         let library = Library::unloaded(gpu);
-        let kernels = Grouped::load(&library, Precision::new(operand, WeightFormat::BF16));
+        let kernels = Grouped::load(&library, Precision::new(operand, weights));
         kernels.unwrap()
     }
 
@@ -328,6 +335,55 @@ mod tests {
         let few = name(&f32, 1, shape(32, 5)).unwrap();
         assert_eq!(few, "tg_grouped_experts_many_f32");
         assert_eq!(name(&f32, 257, shape(32, 6)), None);
+        let e4m3 = of_weights(DType::BF16, WeightFormat::E4M3);
+        for (rows, tile_rows, of) in [
+            (64, 64, "_many"),
+            (256, 96, "_tall"),
+            (512, 96, "_512_tallest"),
+            (1024, 8, "_1024_tallest"),
+        ] {
+            let found = name(&e4m3, rows, shape(tile_rows, 8)).unwrap();
+            assert_eq!(found, format!("tg_grouped_experts{of}_bf16_e4m3"));
+        }
+    }
+
+    /// Weights of half the bytes leave room for more stages.
+    #[test]
+    fn weights_in_8_bits_have_pipelines_as_deep() {
+        let (config, _) = ModelSource::parse("random:lfm2-8b-a1b")
+            .and_then(|source| source.config())
+            .unwrap();
+        let e4m3 = of_weights(DType::BF16, WeightFormat::E4M3);
+        for (rows, tile_rows, stages) in [(64, 32, 16), (128, 64, 13), (256, 96, 10), (512, 128, 8)]
+        {
+            assert_eq!(e4m3.serves(&config, rows, shape(tile_rows, stages)), Ok(()));
+            let more = e4m3.serves(&config, rows, shape(tile_rows, stages + 1));
+            assert!(more.is_err() || stages == abi::TG_GROUPED_MOST_STAGES);
+        }
+    }
+
+    #[test]
+    fn boxes_of_8_bits_are_whole_blocks() {
+        let (rows, columns) = (96, 160);
+        let matrix = |address| {
+            let filled = 192;
+            Matrix {
+                stride: 2 * rows * filled,
+                ..Matrix::of_rows(address, WeightFormat::E4M3, rows as u32, columns)
+            }
+        };
+        let (gate, up) = (matrix(0x8000), matrix(0x4000));
+        let boxes = expert_boxes(&gate, Some(&up), 5, OUTPUTS);
+        assert_eq!(boxes.at, up.address);
+        assert_eq!(boxes.sizes, [256, 3, 2, 12, 5]);
+        assert_eq!(boxes.strides[1..], [512, 0x4000, 1536, gate.stride]);
+        assert_eq!(boxes.each, [256, 1, 2, 8, 1]);
+        let down = expert_boxes(&gate, None, 5, OUTPUTS);
+        assert_eq!(down.sizes, [256, 3, 2, 6, 5]);
+        assert_eq!(down.strides[1..], [512, 1536, 3072, gate.stride]);
+        let dense = Boxes::of(&gate, 64);
+        assert_eq!(dense.sizes, [768, 12]);
+        assert_eq!((dense.strides[1], dense.each), (1536, vec![256, 8]));
     }
 
     #[test]

@@ -158,13 +158,13 @@ fn block_boxes(w: &Matrix, pair: Option<&Matrix>, width: u32) -> Boxes {
 impl<'a> Lowering<'a> {
     /// The kernels for many rows, where this bucket's dense products are theirs.
     pub(super) fn persistent(&self) -> Option<&'a Persistent> {
-        let kernels = self.kernels.persistent.as_ref();
+        let kernels = self.products.persistent.as_ref();
         kernels.filter(|_| self.variant.linear == Linear::Persistent)
     }
 
     /// The kernels for many rows, where this bucket's experts are theirs.
     pub(super) fn persistent_experts(&self) -> Option<&'a Persistent> {
-        let kernels = self.kernels.persistent.as_ref();
+        let kernels = self.products.persistent.as_ref();
         kernels.filter(|_| self.variant.experts == Experts::Persistent)
     }
 

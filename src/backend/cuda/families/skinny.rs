@@ -157,7 +157,7 @@ impl<'a> Lowering<'a> {
         let Linear::Skinny { stages } = self.variant.linear else {
             return None;
         };
-        let skinny = self.kernels.skinny.as_ref()?;
+        let skinny = self.products.skinny.as_ref()?;
         Some(SkinnyBucket {
             family: skinny.family(self.bucket.rows),
             sizing: skinny.sizing(stages),
