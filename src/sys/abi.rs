@@ -1125,11 +1125,14 @@ pub struct tg_tiled_args {
     pub n_total: u32,
     pub k_total: u32,
     pub epilogue: u32,
+    pub w_scale: u64,
+    pub pair_scale: u64,
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
 pub struct tg_random_args {
     pub w: u64,
+    pub row_scales: u64,
     pub first: u64,
     pub key_low: u32,
     pub key_high: u32,
