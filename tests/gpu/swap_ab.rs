@@ -164,9 +164,9 @@ fn for_every_product(
         if !served(&rig) {
             continue;
         }
-        for &shape in shapes {
+        for &(bucket, outputs, inner) in shapes {
             for epilogue in EPILOGUES {
-                test(&rig, shape, epilogue);
+                test(&rig, (bucket, whole(types, outputs), inner), epilogue);
             }
         }
     }
