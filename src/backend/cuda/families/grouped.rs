@@ -119,6 +119,19 @@ impl Grouped {
         self.instances.of(instance)
     }
 
+    /// A launch of this shape, whose stages the kernel files count in weights of 16 bits: of 8 bits twice as many, or what there is room for.
+    fn of_weights(&self, rows: u32, shape: Shape) -> Shape {
+        if self.precision.weights != WeightFormat::E4M3 {
+            return shape;
+        }
+        let most = self.served(rows, shape).0.block_bytes(self.limits);
+        let twice = (2 * shape.stages).min(abi::TG_GROUPED_MOST_STAGES);
+        let of_stages = |stages| Shape { stages, ..shape };
+        let mut shapes = (shape.stages..=twice).rev().map(of_stages);
+        let fits = shapes.find(|&shape| shared_bytes(self.precision, shape) <= most);
+        fits.unwrap_or(shape)
+    }
+
     /// Whether down's sums are rounded to the operand type, in such a bucket and variant.
     pub(super) fn rounds(&self, rows: u32, shape: Shape) -> bool {
         self.served(rows, shape).0.rounds != 0
@@ -222,7 +235,10 @@ impl<'a> Lowering<'a> {
     /// The kernels for wide steps and the shape of their launch, where this bucket's experts are theirs.
     pub fn grouped(&self) -> Option<(&'a Grouped, Shape)> {
         match self.variant.experts {
-            Experts::Grouped(shape) => Some((self.products.grouped.as_ref()?, shape)),
+            Experts::Grouped(shape) => {
+                let grouped = self.products.grouped.as_ref()?;
+                Some((grouped, grouped.of_weights(self.bucket.rows, shape)))
+            }
             _ => None,
         }
     }
