@@ -2,7 +2,7 @@
 
 use crate::common::random::Random;
 use crate::conv_layer::{ConvCase, conv_config};
-use crate::rig::{TYPES, Rig, Step, assert_same_bits, config};
+use crate::rig::{Rig, Step, TYPES, assert_same_bits, config, whole};
 use crate::support::Gpu;
 use crate::swap_ab::allowed;
 use crate::tiled::{Case, EPILOGUES};
@@ -57,8 +57,15 @@ fn tile(rig: &Rig, bucket: usize, outputs: usize, inner: usize, epilogue: Epilog
     let [kernel] = &kernels[..] else {
         panic!("expected one kernel, found {kernels:?}");
     };
-    let suffix = if weights == WeightFormat::E4M3 { "_e4m3" } else { "" };
-    let named = format!("tg_persistent_{}{suffix}_", rig.kernels.precision.compute.name());
+    let suffix = if weights == WeightFormat::E4M3 {
+        "_e4m3"
+    } else {
+        ""
+    };
+    let named = format!(
+        "tg_persistent_{}{suffix}_",
+        rig.kernels.precision.compute.name()
+    );
     let tile = kernel.strip_prefix(&named);
     tile.unwrap_or_else(|| panic!("expected {named}..., found {kernel}"))
         .to_owned()
@@ -78,7 +85,7 @@ fn products_by_every_tile_are_those_of_f64() {
         let mut met = BTreeSet::new();
         for (bucket, weight_rows, inner, expected) in SHAPES {
             for (i, epilogue) in EPILOGUES.into_iter().enumerate() {
-                let outputs = outputs(weight_rows, epilogue);
+                let outputs = whole(types, outputs(weight_rows, epilogue));
                 let tile = tile(&rig, bucket, outputs, inner, epilogue);
                 if !splits {
                     let what = format!("{bucket} rows, {outputs} x {inner} {epilogue:?}");
@@ -113,7 +120,7 @@ fn a_row_by_every_tile_does_not_depend_on_its_companions() {
         }
         for (bucket, weight_rows, inner, tile) in SHAPES {
             for epilogue in [Epilogue::StoreF32, Epilogue::SiluMul] {
-                let outputs = outputs(weight_rows, epilogue);
+                let outputs = whole(types, outputs(weight_rows, epilogue));
                 let by = Some(Variant::PERSISTENT);
                 let case = Case::new(&mut random, &rig, bucket, outputs, inner);
                 let all = case.run(&rig, bucket, epilogue, false, Rows::Step, by);

@@ -166,7 +166,10 @@ mod tests {
         let shape = Shape::new(rows, weight_rows, inner);
         let tile = TILES[soonest(&TILES, &shape, MULTIPROCESSORS)];
         let of_8_bits = soonest(&TILES.map(in_8_bits), &shape, MULTIPROCESSORS);
-        assert_eq!(TILES[of_8_bits], tile, "{shape:?}: weights in 8 bits have another");
+        assert_eq!(
+            TILES[of_8_bits], tile,
+            "{shape:?}: weights in 8 bits have another"
+        );
         (tile.width, tile.split_k)
     }
 
