@@ -120,7 +120,9 @@ fn recipe(unit: &Path) -> Result<Vec<String>> {
     let words = first.strip_prefix("// build: ").unwrap_or_default();
     let words: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
     let is_known = |word: &str| {
-        ARCHITECTURES.contains(&word) || ["types", "e4m3", "rdc"].contains(&word) || word.starts_with("-l")
+        ARCHITECTURES.contains(&word)
+            || ["types", "e4m3", "rdc"].contains(&word)
+            || word.starts_with("-l")
     };
     match words.iter().find(|word| !is_known(word)) {
         None => Ok(words),
@@ -152,7 +154,8 @@ pub fn build(nvcc: &Path, out_dir: &Path) -> Result<Vec<Image>> {
             let is_for = |name: &&&str| is_for_all || recipe.iter().any(|word| word == **name);
             for name in architectures.iter().filter(is_for) {
                 let of_types = types.iter();
-                wanted.extend(of_types.map(|of| (unit.clone(), recipe.clone(), of.copied(), *name)));
+                wanted
+                    .extend(of_types.map(|of| (unit.clone(), recipe.clone(), of.copied(), *name)));
             }
         }
     }

@@ -163,14 +163,14 @@ __device__ inline uint32_t count_before(const SkinnyRowExperts<WORDS> &of, uint3
 
 /* The producer copies the weights of all of a block's tiles, expert by expert. */
 template <class Math, class Bits>
-__device__ inline void skinny_copy_tiles(SkinnyPipeline<Math> &pipeline, const typename Math::W *w, uint64_t stride, Bits experts, uint32_t outputs,
-                                         uint32_t inner) {
+__device__ inline void skinny_copy_tiles(SkinnyPipeline<Math> &pipeline, const typename Math::W *w, const float *scales, uint64_t stride,
+                                         Bits experts, uint32_t outputs, uint32_t inner) {
   const uint64_t policy = read_once();
   const uint32_t tiles = (outputs + SKINNY_OUTPUTS - 1) / SKINNY_OUTPUTS;
   for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x)
 #pragma unroll 1
     for (Bits left = experts; any(left); left = without_lowest(left)) {
-      auto run = [&](uint32_t n) { return SkinnyRows<Math>::of(w + lowest(left) * stride, n, outputs, inner); };
+      auto run = [&](uint32_t n) { return SkinnyRows<Math>::of(w + lowest(left) * stride, scales + lowest(left) * outputs, n, outputs, inner); };
       pipeline.load(run(tile * SKINNY_OUTPUTS), run(tile * SKINNY_OUTPUTS + SKINNY_STAGE_ROWS), inner, policy);
     }
 }
@@ -218,7 +218,7 @@ __device__ inline void skinny_add(const tg_skinny_add_args &a) {
   }
 
   if (producer) {
-    skinny_copy_tiles(pipeline, w, stride, experts, outputs, inner);
+    skinny_copy_tiles(pipeline, w, a.scale, stride, experts, outputs, inner);
     return;
   }
 
@@ -240,7 +240,6 @@ __device__ inline void skinny_add(const tg_skinny_add_args &a) {
     /* loaded long before it is used */
     float v = mine ? h[(size_t)r * outputs + n] : 0.0f;
     if (mine && bias) v += bias[n];
-    const float scale = EXPERTS ? 1.0f : skinny_scale<Math>(a.scale, n, mine);
     SkinnyTileSums total;
 #pragma unroll 1
     for (Bits left = experts; any(left); left = without_lowest(left)) {
@@ -250,12 +249,6 @@ __device__ inline void skinny_add(const tg_skinny_add_args &a) {
       auto weight_of = [&](uint32_t r, auto of) { return !EXPERTS ? 1.0f : of >> e & 1 ? weights[pair_of(r, of)] : 0.0f; };
       const uint32_t pair = EXPERTS && there ? pair_of(row, of_row) : row;
       const float2 weight = make_float2(weight_of(sum_row, of_first), weight_of(sum_row + 1, of_second));
-      float scales[SKINNY_TILE_RUNS];  /* of an expert's weight rows whose sums this lane has */
-#pragma unroll
-      for (uint32_t run = 0; run < SKINNY_TILE_RUNS; run++) {
-        const uint32_t row_of_run = tile * SKINNY_OUTPUTS + run * SKINNY_STAGE_ROWS + threadIdx.x % WARP / 4;
-        scales[run] = EXPERTS ? skinny_scale<Math>(a.scale, e * outputs + row_of_run, row_of_run < outputs) : 1.0f;
-      }
       const X *from = x + (there ? (size_t)pair * inner : 0);
       SkinnyColumns<Math> columns;
       if (inner <= pipeline.k) skinny_fetch(columns, x_here, x_pitch, from, inner, bucket, there);
@@ -265,13 +258,13 @@ __device__ inline void skinny_add(const tg_skinny_add_args &a) {
       const SkinnyTileSums sum = skinny_whole<Math>(pipeline.consume(columns, inner, fetch), bucket);
 #pragma unroll
       for (uint32_t run = 0; run < SKINNY_TILE_RUNS; run++) {
-        if (!EXPERTS || of_first >> e & 1) total.run[run].x = fmaf(weight.x, sum.run[run].x * scales[run], total.run[run].x);
-        if (!EXPERTS || of_second >> e & 1) total.run[run].y = fmaf(weight.y, sum.run[run].y * scales[run], total.run[run].y);
+        if (!EXPERTS || of_first >> e & 1) total.run[run].x = fmaf(weight.x, sum.run[run].x, total.run[run].x);
+        if (!EXPERTS || of_second >> e & 1) total.run[run].y = fmaf(weight.y, sum.run[run].y, total.run[run].y);
       }
     }
     sums.put(total);
     if (mine) {
-      v += sums.get(r, i) * scale;
+      v += sums.get(r, i);
       h[(size_t)r * outputs + n] = v;
     }
     if (!scoring) continue;
@@ -305,6 +298,12 @@ __device__ inline void skinny_held_out(const tg_skinny_add_args &a) {
     after += SkinnyTileScores<WORDS>::bytes_of(bucket, a.expert_count);
     tile_scores.load(tile, outputs);
   }
+  float scale[SKINNY_TILE_RUNS];
+  if constexpr (IS_E4M3<W>) {
+#pragma unroll
+    for (uint32_t run = 0; run < SKINNY_TILE_RUNS; run++)
+      scale[run] = a.scale[min(tile * SKINNY_OUTPUTS + run * SKINNY_STAGE_ROWS + lane / 4, outputs - 1)];
+  }
   const uint64_t policy = read_once();
   constexpr uint32_t EACH = 2 / sizeof(W);  /* units of 16 bytes */
   uint4 weights[SKINNY_TILE_RUNS][SKINNY_UNITS / EACH];
@@ -329,15 +328,15 @@ __device__ inline void skinny_held_out(const tg_skinny_add_args &a) {
   skinny_fetch(columns, after, skinny_pitch<Math>(skinny_stage_k(inner)), x + (there ? (size_t)row * inner : 0), inner, bucket, there);
   float v = mine ? h[(size_t)r * outputs + n] : 0.0f;
   if (mine && bias) v += bias[n];
-  const float scale = skinny_scale<Math>(a.scale, n, mine);
   SkinnyTileSums of[Math::SUMS], sum;
 #pragma unroll
   for (uint32_t u = 0; u < SKINNY_UNITS; u++)
     Math::multiply(of[u % Math::SUMS], skinny_unit<W>(weights[0], u), skinny_unit<W>(weights[1], u), columns.piece(u, skinny_unit_at(u) < inner));
-  skinny_add_up<Math>(sum, of);
+  if constexpr (IS_E4M3<W>) skinny_add_up<Math>(sum, of, scale);
+  else skinny_add_up<Math>(sum, of);
   sums.put(skinny_whole<Math>(sum, bucket));
   if (mine) {
-    v += sums.get(r, i) * scale;
+    v += sums.get(r, i);
     h[(size_t)r * outputs + n] = v;
   }
   if (routing_at) tile_scores.store(routing, tile, v, count, bucket);

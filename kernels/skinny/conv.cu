@@ -88,7 +88,7 @@ __device__ inline void skinny_conv(const tg_skinny_conv_args &a) {
     for (uint32_t tile = blockIdx.x; tile < tiles; tile += blocks)
 #pragma unroll 1
       for (uint32_t third = 0; third < 3; third++) {
-        auto run = [&](uint32_t n) { return SkinnyRows<Math>::of(w, third * hidden + n, 3 * hidden, hidden); };
+        auto run = [&](uint32_t n) { return SkinnyRows<Math>::of(w, a.scale, third * hidden + n, 3 * hidden, hidden); };
         block.pipeline.load(run(tile * SKINNY_OUTPUTS), run(tile * SKINNY_OUTPUTS + SKINNY_STAGE_ROWS), hidden, policy);
       }
     return;
@@ -113,10 +113,9 @@ __device__ inline void skinny_conv(const tg_skinny_conv_args &a) {
     float of_b = 0.0f, of_c = 0.0f, of_x = 0.0f;
 #pragma unroll 1
     for (uint32_t third = 0; third < 3; third++) {
-      const float scale = skinny_scale<Math>(a.scale, third * hidden + c, mine);
       block.consume(x_columns, x_row, hidden);
       if (!mine) continue;
-      float v = block.sums.get(r, i) * scale;
+      float v = block.sums.get(r, i);
       if (bias) v += bias[third * hidden + c];
       of_b = of_c, of_c = of_x, of_x = float(X(v));  /* rounded to the operand type */
     }

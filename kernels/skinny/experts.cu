@@ -94,9 +94,8 @@ __device__ inline void skinny_store_choice(const tg_skinny_experts_args &a, cons
  * y_of(r, e) says; with FUSED other blocks wait for it. */
 template <bool FUSED, class Math, uint32_t WORDS, class YOf>
 __device__ inline void skinny_gate_up_tiles(SkinnyNormBlock<Math, WORDS> &block, SkinnyExpertTiles<WORDS> &at, bool right, uint32_t rows,
-                                            uint32_t count, const tg_skinny_experts_args &a, const YOf &y_of) {
+                                            uint32_t count, uint32_t outputs, uint32_t hidden, const YOf &y_of) {
   using X = typename Math::X;
-  const uint32_t outputs = a.outputs, hidden = a.hidden;
   const auto &choice = *block.choice;
   const auto *x_row = block.row(rows);
   SkinnyColumns<Math> x_columns;
@@ -107,11 +106,6 @@ __device__ inline void skinny_gate_up_tiles(SkinnyNormBlock<Math, WORDS> &block,
   for (uint32_t skipped = right ? 0 : choice.loaded; skipped > 0; skipped--) block.pipeline.discard();
 #pragma unroll 1
   while (any(at.left)) {
-    auto scale = [&](const float *scales) {
-      const uint32_t n = at.tile * GATE_OUTPUTS + i;
-      return skinny_scale<Math>(scales, (size_t)at.expert() * outputs + n, n < outputs);
-    };
-    const float gate_scale = scale(a.gate_scale), up_scale = scale(a.up_scale);
     if constexpr (FUSED) {
       const uint32_t n = at.tile * GATE_OUTPUTS + i;
       X *to = y_of(0, at.expert()) + n;
@@ -120,12 +114,12 @@ __device__ inline void skinny_gate_up_tiles(SkinnyNormBlock<Math, WORDS> &block,
       const bool missing = mine && skinny_word(to) == SKINNY_MISSING;
       block.consume(x_columns, x_row, hidden);
       at.next();
-      skinny_publish<1>(to, mine ? X(block.gated(r, i, gate_scale, up_scale)) : X(0.0f), missing);
+      skinny_publish<1>(to, mine ? X(block.gated(r, i)) : X(0.0f), missing);
     } else {
       block.consume(x_columns, x_row, hidden);
       const uint32_t n = at.tile * GATE_OUTPUTS + i, e = at.expert();
       at.next();
-      if (r < count && n < outputs && choice.has(r, e)) y_of(r, e)[n] = X(block.gated(r, i, gate_scale, up_scale));
+      if (r < count && n < outputs && choice.has(r, e)) y_of(r, e)[n] = X(block.gated(r, i));
     }
   }
 }
@@ -158,11 +152,11 @@ __device__ inline void skinny_experts(const tg_skinny_experts_args &a) {
   const SkinnyRouting<WORDS> routing(a.routing, bucket, hidden);
   const uint64_t policy = read_once();
   const uint32_t of_tile = block.pipeline.stages_of_tile(hidden);
-  auto run = [&](const W *w, const Tiles &at) {
-    return SkinnyRows<Math>::of(w + at.expert() * stride, at.tile * GATE_OUTPUTS, outputs, hidden);
+  auto run = [&](const W *w, const float *scales, const Tiles &at) {
+    return SkinnyRows<Math>::of(w + at.expert() * stride, scales + at.expert() * outputs, at.tile * GATE_OUTPUTS, outputs, hidden);
   };
   auto feed = [&](const Tiles &at, uint32_t begin, uint32_t end) {
-    block.pipeline.load(run(gate, at), run(up, at), hidden, policy, begin, end);
+    block.pipeline.load(run(gate, a.gate_scale, at), run(up, a.up_scale, at), hidden, policy, begin, end);
   };
   const SkinnyDown<Math, WORDS> down{static_cast<const W *>(a.down), a.down_scale, a.down_stride, outputs, hidden};
   SkinnyRow row;
@@ -177,7 +171,7 @@ __device__ inline void skinny_experts(const tg_skinny_experts_args &a) {
   __syncthreads();
   if (producer) {
     skinny_copy_predicted(block, predicted, Tiles(predicted.experts(), predicted, tiles), of_tile, feed, [&](const Tiles &at, uint32_t from) {
-      block.pipeline.prefetch(run(gate, at), run(up, at), hidden, policy, from);
+      block.pipeline.prefetch(run(gate, a.gate_scale, at), run(up, a.up_scale, at), hidden, policy, from);
     });
   } else {
     block.load_weight(a.norm_weight, hidden);
@@ -213,7 +207,7 @@ __device__ inline void skinny_experts(const tg_skinny_experts_args &a) {
     row.store<Math>(block.x + of_row * block.x_pitch, bucket * block.x_pitch, choice.scale[of_row], block.norm);
   consumers_meet();
   auto y_of = [&](uint32_t r, uint32_t e) { return y + (size_t)(r * weighing.k + choice.index(r, e)) * outputs; };
-  skinny_gate_up_tiles<FUSED>(block, at, right, rows, count, a, y_of);
+  skinny_gate_up_tiles<FUSED>(block, at, right, rows, count, outputs, hidden, y_of);
   skinny_store_choice(a, choice, count, weighing);
   if constexpr (FUSED)
     down.add(h, block.pipeline, block.sums, SkinnyHandOver<Math>(block.choice + 1, weighing.k), choice, count, weighing,

@@ -110,7 +110,8 @@ __device__ inline void skinny_make_missing(typename Math::X *y, const SkinnyExpe
     if (n >= outputs) n -= outputs;
     const bool missing = skinny_word(y + n) == SKINNY_MISSING;
     if (!__any_sync(0xffffffffu, missing)) continue;
-    float sum[SKINNY_TILE_RUNS];
+    float sum[SKINNY_TILE_RUNS], scale[SKINNY_TILE_RUNS];
+    if constexpr (IS_E4M3<W>) scale[0] = expert.gate_scale[n], scale[1] = expert.up_scale[n];
 #pragma unroll 1
     for (uint32_t warp = 0; warp < SKINNY_CONSUMER_WARPS; warp++) {
       SkinnyTileSums acc;
@@ -133,14 +134,14 @@ __device__ inline void skinny_make_missing(typename Math::X *y, const SkinnyExpe
             Math::multiply(sums[i], weights(expert.gate), weights(expert.up), Math::piece(x + first + unit + Math::lane_column()));
           }
         }
-        skinny_add_up<Math>(acc, sums);
+        if constexpr (IS_E4M3<W>) skinny_add_up<Math>(acc, sums, scale);
+        else skinny_add_up<Math>(acc, sums);
       }
       acc = skinny_whole<Math>(acc, 1);
 #pragma unroll
       for (uint32_t run = 0; run < SKINNY_TILE_RUNS; run++) sum[run] = warp == 0 ? acc.run[run].x : sum[run] + acc.run[run].x;
     }
-    const float gate = sum[0] * skinny_scale<Math>(expert.gate_scale, n, true), up = sum[1] * skinny_scale<Math>(expert.up_scale, n, true);
-    skinny_publish<4>(y + n, X(silu(gate) * up), missing && lane % 4 == 0);
+    skinny_publish<4>(y + n, X(silu(sum[0]) * sum[1]), missing && lane % 4 == 0);
   }
 }
 
@@ -198,7 +199,7 @@ struct SkinnyDown {
     for (uint32_t n = blockIdx.x * SKINNY_OUTPUTS; n < outputs; n += gridDim.x * SKINNY_OUTPUTS)
 #pragma unroll 1
       for (Order order = order_of(choice); any(order.left); order.next()) {
-        auto run = [&](uint32_t n) { return SkinnyRows<Math>::of(w + order.expert() * stride, n, outputs, inner); };
+        auto run = [&](uint32_t n) { return SkinnyRows<Math>::of(w + order.expert() * stride, scales + order.expert() * outputs, n, outputs, inner); };
         pipeline.load(run(n), run(n + SKINNY_STAGE_ROWS), inner, policy);
       }
   }
@@ -234,11 +235,6 @@ struct SkinnyDown {
         const uint32_t e = order.expert();
         order.next();
         if (!AHEAD) load(e);
-        auto scale = [&](uint32_t run) {
-          const uint32_t n = first + run * SKINNY_STAGE_ROWS + lane / 4;
-          return skinny_scale<Math>(scales, (size_t)e * outputs + n, n < outputs);
-        };
-        const float2 scale_of = make_float2(scale(0), scale(1));
 #pragma unroll 1
         for (uint32_t looks = 1; __any_sync(0xffffffffu, words.missing()); looks++) {
           if (looks == patience) make(e), patience = 1;
@@ -256,7 +252,7 @@ struct SkinnyDown {
         SkinnyTileSums sum;
         pipeline.multiply(sum, inner, columns);
         sum = skinny_whole<Math>(sum, 1);
-        own.sums[choice.index(0, e) * WARP + lane] = make_float2(sum.run[0].x * scale_of.x, sum.run[1].x * scale_of.y);
+        own.sums[choice.index(0, e) * WARP + lane] = make_float2(sum.run[0].x, sum.run[1].x);
       }
       __syncwarp(); /* all lanes see own.weights */
       SkinnyTileSums total;

@@ -40,7 +40,7 @@ __device__ inline void skinny_project(const tg_skinny_norm_args &a) {
   if (threadIdx.x >= SKINNY_CONSUMERS) {
     const uint64_t policy = read_once();
     block.pipeline.begin_one_by_one();
-    auto run = [&](uint32_t n) { return SkinnyRows<Math>::of(w, n, outputs, hidden); };
+    auto run = [&](uint32_t n) { return SkinnyRows<Math>::of(w, a.scale, n, outputs, hidden); };
     for (uint32_t tile = blockIdx.x; tile < tiles; tile += blocks)
       block.pipeline.load(run(tile * SKINNY_OUTPUTS), run(tile * SKINNY_OUTPUTS + SKINNY_STAGE_ROWS), hidden, policy);
     return;
@@ -58,11 +58,10 @@ __device__ inline void skinny_project(const tg_skinny_norm_args &a) {
   x_columns.load(x_row, block.pipeline.k, true);
   unsigned long long word = BEST_NONE;
   for (uint32_t tile = blockIdx.x; tile < tiles; tile += blocks) {
-    const uint32_t n = tile * SKINNY_OUTPUTS + i;
-    const float scale = skinny_scale<Math>(a.scale, n, n < outputs);
     block.consume(x_columns, x_row, hidden);
+    const uint32_t n = tile * SKINNY_OUTPUTS + i;
     if (!there || n >= outputs) continue;
-    const float v = block.sums.get(r, i) * scale;
+    const float v = block.sums.get(r, i);
     const size_t at = (size_t)r * outputs + n;
     if (sampled) {
       if (stores) static_cast<float *>(a.y)[at] = v;
@@ -94,8 +93,8 @@ __device__ inline void skinny_gate_up(const tg_skinny_norm_args &a) {
     const uint64_t policy = read_once();
 #pragma unroll 1
     for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x)
-      block.pipeline.load(SkinnyRows<Math>::of(gate, tile * GATE_OUTPUTS, outputs, hidden),
-                          SkinnyRows<Math>::of(up, tile * GATE_OUTPUTS, outputs, hidden), hidden, policy);
+      block.pipeline.load(SkinnyRows<Math>::of(gate, a.scale, tile * GATE_OUTPUTS, outputs, hidden),
+                          SkinnyRows<Math>::of(up, a.up_scale, tile * GATE_OUTPUTS, outputs, hidden), hidden, policy);
     return;
   }
   block.load_weight(a.norm_weight, hidden);
@@ -107,10 +106,9 @@ __device__ inline void skinny_gate_up(const tg_skinny_norm_args &a) {
   const uint32_t r = threadIdx.x / GATE_OUTPUTS, i = threadIdx.x % GATE_OUTPUTS;
 #pragma unroll 1
   for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    const uint32_t n = tile * GATE_OUTPUTS + i;
-    const float scale = skinny_scale<Math>(a.scale, n, n < outputs), up_scale = skinny_scale<Math>(a.up_scale, n, n < outputs);
     block.consume(x_columns, x_row, hidden);
-    if (r < count && n < outputs) static_cast<X *>(a.y)[(size_t)r * outputs + n] = X(block.gated(r, i, scale, up_scale));
+    const uint32_t n = tile * GATE_OUTPUTS + i;
+    if (r < count && n < outputs) static_cast<X *>(a.y)[(size_t)r * outputs + n] = X(block.gated(r, i));
   }
 }
 

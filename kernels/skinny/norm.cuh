@@ -130,10 +130,8 @@ struct SkinnyNormBlock {
     sums.put(skinny_whole<Math>(pipeline.consume(columns, inner, load), sums.rows));
   }
 
-  /* Output i of a tile of gate and up, whose weight rows have these scales, for row r. */
-  __device__ inline float gated(uint32_t r, uint32_t i, float gate_scale, float up_scale) const {
-    return silu(sums.get(r, i) * gate_scale) * (sums.get(r, i + GATE_OUTPUTS) * up_scale);
-  }
+  /* Output i of a tile of gate and up, for row r. */
+  __device__ inline float gated(uint32_t r, uint32_t i) const { return silu(sums.get(r, i)) * sums.get(r, i + GATE_OUTPUTS); }
 
   /* The row of `x` that this lane multiplies. */
   __device__ inline const S *row(uint32_t rows) const {

@@ -70,23 +70,25 @@ struct SkinnyRun<UNITS, E4m3> {
   __device__ inline uint4 unit(uint32_t u, bool there) const { return there ? skinny_unit<E4m3>(lines, u) : make_uint4(0, 0, 0, 0); }
 };
 
-/* Up to SKINNY_STAGE_ROWS consecutive weight rows: what fills one stage. */
+/* Up to SKINNY_STAGE_ROWS consecutive weight rows, and in 8 bits their scales: what fills one stage. */
 template <class Math>
 struct SkinnyRows {
   using W = typename Math::W;
   const W *at;
   uint32_t count;
+  const float *scales;
 
-  /* The rows of w[outputs,inner] from row n on. n is a multiple of SKINNY_STAGE_ROWS. */
-  static __device__ inline SkinnyRows of(const W *w, uint32_t n, uint32_t outputs, uint32_t inner) {
+  /* The rows of w[outputs,inner], whose scales[outputs] are, from row n on. n is a multiple of SKINNY_STAGE_ROWS. */
+  static __device__ inline SkinnyRows of(const W *w, const float *scales, uint32_t n, uint32_t outputs, uint32_t inner) {
     const uint32_t row = Math::PACKED ? packed_columns(inner) : inner;
-    return {w + (size_t)n * row, n < outputs ? min(outputs - n, SKINNY_STAGE_ROWS) : 0};
+    return {w + (size_t)n * row, n < outputs ? min(outputs - n, SKINNY_STAGE_ROWS) : 0, IS_E4M3<W> ? scales + n : nullptr};
   }
 };
 static_assert(SKINNY_STAGE_ROWS == PACKED_ROWS && SKINNY_LINE_UNITS * SKINNY_UNIT == PACKED_COLUMNS, "a stage has whole blocks");
 
 /* A stage holds SKINNY_STAGE_ROWS weight rows, `k` of their K columns each. Rows begin `pitch` bytes from each other, but
- * packed ones lie as they do in memory. Stages begin `room` bytes from each other, the first at the first line of `memory`. */
+ * packed ones lie as they do in memory. Stages begin `room` bytes from each other, the first at the first line of `memory`. A stage's last
+ * line has the scales of weights in 8 bits: loaded by consumers they would stand behind all that is under way, a tile's time. */
 template <class Math>
 struct SkinnyPipeline {
   using W = typename Math::W;
@@ -102,8 +104,10 @@ struct SkinnyPipeline {
    * have come. */
   uint32_t under_way = 0, oldest = 0, oldest_parity = 0, one_by_one = 0;
 
+  static constexpr bool SCALED = IS_E4M3<W>;
+
   static __host__ __device__ constexpr uint32_t stage_bytes(uint32_t inner) {
-    return SKINNY_STAGE_ROWS * skinny_stage_pitch(skinny_stage_k(inner) * sizeof(W));
+    return SKINNY_STAGE_ROWS * skinny_stage_pitch(skinny_stage_k(inner) * sizeof(W)) + SCALED * SKINNY_LINE;
   }
 
   /* For rows of `inner` columns. With `later`, its stages also have room for rows of so many columns (set_width). */
@@ -122,6 +126,7 @@ struct SkinnyPipeline {
   }
 
   __device__ inline char *stage() const { return stages + at * room; }
+  __device__ inline float *scales() const { return reinterpret_cast<float *>(stage() + room - SKINNY_LINE); }
 
   __device__ inline void next() {
     if (++at == count) at = 0, parity ^= 1;
@@ -133,13 +138,14 @@ struct SkinnyPipeline {
   struct Source {
     const W *at;
     uint32_t count, bytes;
+    const float *scales;
   };
   /* The source of stage `stage_of_tile` of a tile, whose two runs of rows come by turns. Rows have `inner` columns. */
   __device__ inline Source source(const SkinnyRows<Math> &first, const SkinnyRows<Math> &second, uint32_t inner, uint32_t stage_of_tile) const {
     const bool even = stage_of_tile % SKINNY_TILE_RUNS == 0;
     const uint32_t from = stage_of_tile / SKINNY_TILE_RUNS * k, columns = min(k, inner - from);
     return {(even ? first.at : second.at) + (Math::PACKED ? packed_along(from) : from), even ? first.count : second.count,
-            (Math::PACKED ? packed_columns(columns) : columns) * uint32_t(sizeof(W))};
+            (Math::PACKED ? packed_columns(columns) : columns) * uint32_t(sizeof(W)), even ? first.scales : second.scales};
   }
 
   /* The producer's first stages come one by one. */
@@ -165,8 +171,10 @@ struct SkinnyPipeline {
       under_way++;
       __syncwarp();  /* a lane that is behind would wait for a later phase, once consumers had released this stage */
       if (lane == 0) {
-        barrier_arrive_expecting(full + at, from.count * from.bytes);
+        const uint32_t scale_bytes = SCALED ? from.count * sizeof(float) : 0;
+        barrier_arrive_expecting(full + at, from.count * from.bytes + scale_bytes);
         if (together && from.count > 0) bulk_copy(stage(), from.at, from.count * from.bytes, full + at, policy);
+        if (SCALED && from.count > 0) bulk_copy(scales(), from.scales, scale_bytes, full + at, policy);
       }
       __syncwarp();
       if (!together && lane < from.count)
@@ -205,13 +213,17 @@ struct SkinnyPipeline {
     SkinnyTileSums sums[Math::SUMS];
     static_assert(SKINNY_UNITS % AT_ONCE == 0 && AT_ONCE % Math::SUMS == 0, "the same units in each sum, however many at once");
     const uint32_t first_at = at, first_parity = parity;  /* the two stages are read in several rounds */
+    float scale[SKINNY_TILE_RUNS];
 #pragma unroll 1
     for (uint32_t first = 0; first < SKINNY_UNITS; first += AT_ONCE) {
       SkinnyRun<AT_ONCE, W> runs[SKINNY_TILE_RUNS];
       if (AT_ONCE < SKINNY_UNITS) at = first_at, parity = first_parity;
 #pragma unroll
       for (uint32_t run = 0; run < SKINNY_TILE_RUNS; run++) {
-        if (first == 0) barrier_wait(full + at, parity);
+        if (first == 0) {
+          barrier_wait(full + at, parity);
+          if constexpr (SCALED) scale[run] = scales()[threadIdx.x % WARP / 4];
+        }
         runs[run].take(stage(), Math::PACKED ? SKINNY_LINE : pitch, Math::PACKED ? PACKED_ROWS * SKINNY_LINE : SKINNY_LINE, first, k_here);
         if (first + AT_ONCE == SKINNY_UNITS) release_and_next();
         else next();
@@ -222,7 +234,8 @@ struct SkinnyPipeline {
         Math::multiply(sums[i % Math::SUMS], runs[0].unit(i, there), runs[1].unit(i, there), columns.piece(first + i, there));
       }
     }
-    skinny_add_up<Math>(acc, sums);
+    if constexpr (SCALED) skinny_add_up<Math>(acc, sums, scale);
+    else skinny_add_up<Math>(acc, sums);
   }
 
   /* A consumer warp's sums of a tile. Where a row fits one stage, `columns` are loaded already; else load(first, k_here) loads those of

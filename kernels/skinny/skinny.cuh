@@ -255,18 +255,21 @@ struct SkinnyE4m3<SkinnyBf16x3> : SkinnyBf16x3 {
   static __device__ inline uint32_t lane_column() { return threadIdx.x % 4 * 2; }
 };
 
-/* The scale of weight row n, for what is `there`, where weights have scales. */
-template <class Math>
-__device__ inline float skinny_scale(const float *scales, size_t n, bool there) {
-  if constexpr (IS_E4M3<typename Math::W>) return there ? scales[n] : 0.0f;
-  return 1.0f;
-}
-
 /* acc += a warp's sums of a stage. All kernels add them in this order. */
 template <class Math>
 __device__ inline void skinny_add_up(SkinnyTileSums &acc, const SkinnyTileSums (&sums)[Math::SUMS]) {
 #pragma unroll
   for (uint32_t i = 0; i < Math::SUMS; i++) acc += sums[i];
+}
+
+/* The same of weights in 8 bits, times the scales of this lane's weight rows. */
+template <class Math>
+__device__ inline void skinny_add_up(SkinnyTileSums &acc, const SkinnyTileSums (&sums)[Math::SUMS], const float (&scale)[SKINNY_TILE_RUNS]) {
+  SkinnyTileSums all;
+  skinny_add_up<Math>(all, sums);
+#pragma unroll
+  for (uint32_t run = 0; run < SKINNY_TILE_RUNS; run++)
+    acc.run[run].x = fmaf(all.run[run].x, scale[run], acc.run[run].x), acc.run[run].y = fmaf(all.run[run].y, scale[run], acc.run[run].y);
 }
 
 /* Makes sums of batch rows of the sums of their parts. */

@@ -1,9 +1,7 @@
 //! A conv layer's in-projection and convolution, for tests of kernels that do both.
 
 use crate::common::random::Random;
-use crate::rig::{
-    Rig, Step, StepOnGpu, assert_rows_close, config, encode, rounded, held,
-};
+use crate::rig::{Rig, Step, StepOnGpu, assert_rows_close, config, encode, held, rounded};
 use crate::support::Gpu;
 use tailgraph::backend::cuda::families::conv::ShortConv;
 use tailgraph::backend::cuda::families::experts::ExpertWeights;

@@ -96,7 +96,8 @@ impl Case {
         inner: usize,
     ) -> Self {
         let scale = 1.7 / (inner as f32).sqrt();
-        let w = [(); 2].map(|()| held(types.weights, &random.values(outputs * inner, scale), inner));
+        let w =
+            [(); 2].map(|()| held(types.weights, &random.values(outputs * inner, scale), inner));
         Self {
             outputs,
             inner,

@@ -2,7 +2,8 @@
 
 use crate::common::random::Random;
 use crate::rig::{
-    Rig, Step, TYPES, assert_close, assert_same_bits, config, encode, held, rounded, rounding, whole,
+    Rig, Step, TYPES, assert_close, assert_same_bits, config, encode, held, rounded, rounding,
+    whole,
 };
 use crate::support::Gpu;
 use rayon::prelude::*;
@@ -263,7 +264,9 @@ fn ragged_persistent_products_are_those_of_f64() {
     let by = Some(Variant::PERSISTENT);
     for types in TYPES {
         let rig = Rig::new(&gpu, config(), types);
-        if !rig.serves(rig.kernels.products.persistent.is_some(), |(major, _)| major == 9) {
+        if !rig.serves(rig.kernels.products.persistent.is_some(), |(major, _)| {
+            major == 9
+        }) {
             continue;
         }
         for (bucket, rows, outputs, inner) in [

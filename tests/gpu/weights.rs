@@ -74,7 +74,11 @@ fn random_weights_are_the_hosts() {
                         made.unwrap();
                     }
                     if in_8_bits {
-                        assert_eq!(gpu.get_values(DType::F32, &row_scales), scales, "{tensor:?}");
+                        assert_eq!(
+                            gpu.get_values(DType::F32, &row_scales),
+                            scales,
+                            "{tensor:?}"
+                        );
                     }
                     assert!(
                         gpu.get(&found) == expected,

@@ -1,7 +1,7 @@
 //! A mixture's weights, its input and a routing made up for it: what kernels and f64 make of them.
 
 use crate::common::random::Random;
-use crate::rig::{Rig, Step, assert_close, encode, expert_matrix, rounded, held, rounding};
+use crate::rig::{Rig, Step, assert_close, encode, expert_matrix, held, rounded, rounding};
 use crate::routing::{RoutingOnGpu, random_experts};
 use rayon::prelude::*;
 use tailgraph::backend::cuda::families::experts::{ExpertRows, ExpertWeights, NextNorm};
@@ -113,8 +113,12 @@ impl MixtureCase {
             down: gpu.packed(format, &self.down, [hidden, inner]),
             up_first: self.up_first,
             scales: (format == WeightFormat::E4M3).then(|| {
-                [(&self.gate, hidden), (&self.up, hidden), (&self.down, inner)]
-                    .map(|(values, columns)| gpu.scales(format, values, columns))
+                [
+                    (&self.gate, hidden),
+                    (&self.up, hidden),
+                    (&self.down, inner),
+                ]
+                .map(|(values, columns)| gpu.scales(format, values, columns))
             }),
             hidden,
             inner,

@@ -47,7 +47,11 @@ impl AbleFor<'_> {
 
     fn skinny(&self, variant: Variant, rows: u32) -> Result<(), String> {
         let Self(kernels, config) = self;
-        let skinny = kernels.products.skinny.as_ref().ok_or_else(|| self.lacking())?;
+        let skinny = kernels
+            .products
+            .skinny
+            .as_ref()
+            .ok_or_else(|| self.lacking())?;
         let Linear::Skinny { stages } = variant.linear else {
             return Err("the experts of few tokens go with their products".to_owned());
         };

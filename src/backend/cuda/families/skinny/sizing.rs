@@ -184,7 +184,12 @@ impl Sizing {
     /// Bytes of a stage, as SkinnyPipeline::stage_bytes of kernels/skinny/pipeline.cuh.
     fn stage_bytes(&self, inner: u32) -> u32 {
         let row = self.stage_columns(inner) * self.weight_bytes();
-        abi::TG_SKINNY_STAGE_ROWS * row.next_multiple_of(LINE)
+        let scales = if self.precision.weights == WeightFormat::E4M3 {
+            LINE
+        } else {
+            0
+        };
+        abi::TG_SKINNY_STAGE_ROWS * row.next_multiple_of(LINE) + scales
     }
 
     fn weight_bytes(&self) -> u32 {
@@ -211,7 +216,8 @@ impl Sizing {
     /// [`Limits::ring`] of stages of so many bytes.
     fn ring(&self, fixed: u32, stage_bytes: u32) -> Option<Ring> {
         let most = self.stages * STAGE_WEIGHT_BYTES / self.weight_bytes();
-        self.limits.ring(fixed, stage_bytes, most.min(abi::TG_SKINNY_MOST_STAGES))
+        self.limits
+            .ring(fixed, stage_bytes, most.min(abi::TG_SKINNY_MOST_STAGES))
     }
 
     /// Blocks for `tiles` tiles, and `others`: one for each SM at most, as the ring is sized for; and no more than it takes for

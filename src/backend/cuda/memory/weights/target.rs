@@ -8,8 +8,8 @@ use crate::backend::cuda::memory::buffer::Buffer;
 use crate::backend::cuda::memory::random::{Order, RandomKernels};
 use crate::backend::cuda::memory::staging::Staging;
 use crate::error::Result;
-use crate::model::weights::Made;
 use crate::model::Tensor;
+use crate::model::weights::Made;
 use cudarc::driver::{CudaContext, CudaStream, result};
 use std::sync::Arc;
 
