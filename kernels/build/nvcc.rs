@@ -100,28 +100,34 @@ pub fn architectures() -> Result<Vec<&'static str>> {
     ))?)
 }
 
-/// Types of rows, and what leaves out the other two in a unit (kernels/common/launch.cuh).
-const TYPES: [(&str, &[&str]); 3] = [
-    ("bf16", &["-DTG_NO_F16", "-DTG_NO_F32"]),
-    ("f16", &["-DTG_NO_BF16", "-DTG_NO_F32"]),
-    ("f32", &["-DTG_NO_BF16", "-DTG_NO_F16"]),
+/// Types of rows, and of those with weights in 8 bits, and what leaves out the others in a unit (kernels/common/launch.cuh).
+const TYPES: [(&str, &[&str]); 5] = [
+    ("bf16", &["-DTG_NO_F16", "-DTG_NO_F32", "-DTG_NO_E4M3"]),
+    ("f16", &["-DTG_NO_BF16", "-DTG_NO_F32", "-DTG_NO_E4M3"]),
+    ("f32", &["-DTG_NO_BF16", "-DTG_NO_F16", "-DTG_NO_E4M3"]),
+    ("bf16-e4m3", &["-DTG_NO_F32", "-DTG_E4M3_ALONE"]),
+    ("f32-e4m3", &["-DTG_NO_BF16", "-DTG_E4M3_ALONE"]),
 ];
+/// How many of them a unit has that says `types` alone.
+const PLAIN_TYPES: usize = 3;
 
 /// How a unit is compiled, by the words behind `// build:` in its first line: the architectures that its kernels have a body for, where
-/// these are not all; `types`, once for each type of rows, so that a run loads no other type's kernels; `rdc`, as relocatable device code,
-/// which kernels that launch kernels or graphs must be, and a library for that.
+/// these are not all; `types`, once for each type of rows, so that a run loads no other type's kernels, and `e4m3`, also for weights in 8
+/// bits; `rdc`, as relocatable device code, which kernels that launch kernels or graphs must be, and a library for that.
 fn recipe(unit: &Path) -> Result<Vec<String>> {
     let text = fs::read_to_string(unit)?;
     let first = text.lines().next().unwrap_or_default();
     let words = first.strip_prefix("// build: ").unwrap_or_default();
     let words: Vec<String> = words.split_whitespace().map(str::to_owned).collect();
     let is_known = |word: &str| {
-        ARCHITECTURES.contains(&word) || ["types", "rdc"].contains(&word) || word.starts_with("-l")
+        ARCHITECTURES.contains(&word)
+            || ["types", "e4m3", "rdc"].contains(&word)
+            || word.starts_with("-l")
     };
     match words.iter().find(|word| !is_known(word)) {
         None => Ok(words),
         Some(word) => Err(format!(
-            "{}: its first line asks for {word:?}, expected an architecture ({}), types, rdc or a library (-lNAME)",
+            "{}: its first line asks for {word:?}, expected an architecture ({}), types, e4m3, rdc or a library (-lNAME)",
             unit.display(),
             ARCHITECTURES.join(", ")
         ))?,
@@ -138,16 +144,18 @@ pub fn build(nvcc: &Path, out_dir: &Path) -> Result<Vec<Image>> {
     for unit in files(&format!("{KERNELS}/**/*.cu")) {
         if cfg!(feature = "lab") || !is_of_lab(&unit) {
             let recipe = recipe(&unit)?;
-            let types = if recipe.iter().any(|word| word == "types") {
-                TYPES.map(Some).to_vec()
-            } else {
-                vec![None]
+            let says = |word: &str| recipe.iter().any(|said| said == word);
+            let types = match (says("types"), says("e4m3")) {
+                (false, _) => vec![None],
+                (true, false) => TYPES[..PLAIN_TYPES].iter().map(Some).collect(),
+                (true, true) => TYPES.iter().map(Some).collect(),
             };
             let is_for_all = recipe.iter().all(|word| !word.starts_with("sm_"));
             let is_for = |name: &&&str| is_for_all || recipe.iter().any(|word| word == **name);
             for name in architectures.iter().filter(is_for) {
                 let of_types = types.iter();
-                wanted.extend(of_types.map(|of| (unit.clone(), recipe.clone(), *of, *name)));
+                wanted
+                    .extend(of_types.map(|of| (unit.clone(), recipe.clone(), of.copied(), *name)));
             }
         }
     }

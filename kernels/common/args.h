@@ -40,6 +40,7 @@ typedef struct tg_conv_product_args {
   TG_ADDRESS(const float) taps_bias;        /* [H] or null */
   TG_ADDRESS(const tg_state) state;
   TG_ADDRESS(const tg_step) step;
+  TG_ADDRESS(const float) w_scale;          /* [3H] of weights in 8 bits, else null */
 } tg_conv_product_args;
 
 #endif

@@ -13,22 +13,32 @@
     BODY(a);                                                                                            \
   }
 
-/* What a unit has for one type of rows. A unit whose first line says `types` is compiled once for each type without the other two
- * (kernels/build/nvcc.rs), so that a run loads the kernels of its own type alone. */
-#ifdef TG_NO_BF16
+/* What a unit has for one type of rows, and for these with weights in 8 bits. A unit whose first line says `types` is compiled once for each
+ * type without the others (kernels/build/nvcc.rs), so that a run loads the kernels of its own types alone. */
+#if defined TG_NO_BF16 || defined TG_E4M3_ALONE
 #define OF_BF16(...)
 #else
 #define OF_BF16(...) __VA_ARGS__
 #endif
-#ifdef TG_NO_F16
+#if defined TG_NO_F16 || defined TG_E4M3_ALONE
 #define OF_F16(...)
 #else
 #define OF_F16(...) __VA_ARGS__
 #endif
-#ifdef TG_NO_F32
+#if defined TG_NO_F32 || defined TG_E4M3_ALONE
 #define OF_F32(...)
 #else
 #define OF_F32(...) __VA_ARGS__
+#endif
+#if defined TG_NO_BF16 || defined TG_NO_E4M3
+#define OF_BF16_E4M3(...)
+#else
+#define OF_BF16_E4M3(...) __VA_ARGS__
+#endif
+#if defined TG_NO_F32 || defined TG_NO_E4M3
+#define OF_F32_E4M3(...)
+#else
+#define OF_F32_E4M3(...) __VA_ARGS__
 #endif
 
 /* ENTRY(suffix of the name, type) for each operand type, or for those of 16 bits alone. */

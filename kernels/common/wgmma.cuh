@@ -58,6 +58,12 @@ __device__ inline void gmma_settle(float (&d)[N]) {
   for (int i = 0; i < N; i++) asm volatile("" : "+f"(d[i])::"memory");
 }
 
+/* Keeps an operand's registers until here, and what writes them from moving before. */
+__device__ inline void gmma_settle(uint32_t (&a)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; i++) asm volatile("" : "+r"(a[i])::"memory");
+}
+
 /* d = A B^T of two gmma_operand()s, added to what d was if `add`. N is a multiple of 8 up to 128, or 192 or 256. */
 template <typename T, int N>
 __device__ inline void gmma(float (&d)[N / 2], uint32_t a, uint32_t b, bool add);
@@ -92,8 +98,23 @@ __device__ inline void gmma(float (&d)[N / 2], uint32_t a, uint32_t b, bool add)
 #define GMMA_256(F) GMMA_224(F) GMMA_AND_##F GMMA_##F(112, 113, 114, 115) GMMA_AND_##F GMMA_##F(116, 117, 118, 119) \
   GMMA_AND_##F GMMA_##F(120, 121, 122, 123) GMMA_AND_##F GMMA_##F(124, 125, 126, 127)
 
-/* A, B and ADD are the numbers of the operands behind d. */
-#define GMMA(N, A, B, ADD) GMMA_OF(N, __nv_bfloat16, "bf16", A, B, ADD) GMMA_OF(N, __half, "f16", A, B, ADD)
+/* d = a B^T as well, of a[64,16] in registers: this lane's pairs of columns 2 q and 2 q + 1 of rows g and g + 8 of its warp's 16, then those of
+ * columns 8 further. Nothing may write them before the instruction has ended. */
+template <typename T, int N>
+__device__ inline void gmma(float (&d)[N / 2], const uint32_t (&a)[4], uint32_t b, bool add);
+
+/* I to VI are the numbers of the operands behind d. Weights in 8 bits, which become values in registers, are multiplied as bf16. */
+#define GMMA(N, I, II, III, IV, V, VI)                                                                        \
+  GMMA_OF(N, __nv_bfloat16, "bf16", I, II, III)                                                               \
+  GMMA_OF(N, __half, "f16", I, II, III)                                                                       \
+  template <>                                                                                                 \
+  __device__ inline void gmma<__nv_bfloat16, N>(float (&d)[N / 2], const uint32_t (&a)[4], uint32_t b, bool add) { \
+    constexpr uint64_t HIGH = (uint64_t)GMMA_OPERAND_HIGH << 32;                                              \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #VI ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N    \
+                 "k16.f32.bf16.bf16 {" GMMA_##N(TEXT) "}, {%" #I ", %" #II ", %" #III ", %" #IV "}, %" #V     \
+                 ", add, 1, 1, 0;\n}\n"                                                                       \
+                 : GMMA_##N(DATA) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(HIGH | b), "r"((int)add)); \
+  }
 #define GMMA_OF(N, T, NAME, A, B, ADD)                                                                        \
   template <>                                                                                                 \
   __device__ inline void gmma<T, N>(float (&d)[N / 2], uint32_t a, uint32_t b, bool add) {                    \
@@ -102,12 +123,15 @@ __device__ inline void gmma(float (&d)[N / 2], uint32_t a, uint32_t b, bool add)
                  "k16.f32." NAME "." NAME " {" GMMA_##N(TEXT) "}, %" #A ", %" #B ", add, 1, 1, 0, 0;\n}\n"    \
                  : GMMA_##N(DATA) : "l"(HIGH | a), "l"(HIGH | b), "r"((int)add));                             \
   }
-GMMA(8, 4, 5, 6) GMMA(16, 8, 9, 10) GMMA(24, 12, 13, 14)
-GMMA(32, 16, 17, 18) GMMA(40, 20, 21, 22) GMMA(48, 24, 25, 26)
-GMMA(56, 28, 29, 30) GMMA(64, 32, 33, 34) GMMA(72, 36, 37, 38)
-GMMA(80, 40, 41, 42) GMMA(88, 44, 45, 46) GMMA(96, 48, 49, 50)
-GMMA(104, 52, 53, 54) GMMA(112, 56, 57, 58) GMMA(120, 60, 61, 62)
-GMMA(128, 64, 65, 66) GMMA(192, 96, 97, 98) GMMA(256, 128, 129, 130)
+GMMA(8, 4, 5, 6, 7, 8, 9) GMMA(16, 8, 9, 10, 11, 12, 13)
+GMMA(24, 12, 13, 14, 15, 16, 17) GMMA(32, 16, 17, 18, 19, 20, 21)
+GMMA(40, 20, 21, 22, 23, 24, 25) GMMA(48, 24, 25, 26, 27, 28, 29)
+GMMA(56, 28, 29, 30, 31, 32, 33) GMMA(64, 32, 33, 34, 35, 36, 37)
+GMMA(72, 36, 37, 38, 39, 40, 41) GMMA(80, 40, 41, 42, 43, 44, 45)
+GMMA(88, 44, 45, 46, 47, 48, 49) GMMA(96, 48, 49, 50, 51, 52, 53)
+GMMA(104, 52, 53, 54, 55, 56, 57) GMMA(112, 56, 57, 58, 59, 60, 61)
+GMMA(120, 60, 61, 62, 63, 64, 65) GMMA(128, 64, 65, 66, 67, 68, 69)
+GMMA(192, 96, 97, 98, 99, 100, 101) GMMA(256, 128, 129, 130, 131, 132, 133)
 
 /* d = a B, added to what d was if `add`: a[64,16] in registers as the sums of a product lie there, B[16,64] in rows of 128 bytes. */
 template <typename T>
@@ -123,6 +147,14 @@ __device__ inline void gmma_values(float (&d)[32], const uint32_t (&a)[4], uint3
   }
 GMMA_VALUES(__nv_bfloat16, "bf16")
 GMMA_VALUES(__half, "f16")
+
+/* Four 8x8 matrices of 16-bit elements, of which the lanes have fragments as of sums: their columns become rows of 16 bytes, at the addresses that lanes 8i ..
+ * 8i+7 give of matrix i's. */
+__device__ inline void store_matrix_x4_transposed(void *row, const uint32_t (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(shared_address(row)), "r"(r[0]), "r"(r[1]), "r"(r[2]),
+               "r"(r[3])
+               : "memory");
+}
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 

@@ -33,6 +33,9 @@ typedef struct tg_grouped_args {
   uint32_t stages;                          /* of the pipeline */
   uint32_t up_first;                        /* up lies before gate in memory, and so in the map, whose strides are positive */
   uint32_t pad;
+  TG_ADDRESS(const float) gate_scale;       /* [experts,I], as is up's: of weights in 8 bits, else null */
+  TG_ADDRESS(const float) up_scale;
+  TG_ADDRESS(const float) down_scale;       /* [experts,H] */
 } tg_grouped_args;
 
 #endif

@@ -1,4 +1,4 @@
-// build: sm_90a types
+// build: sm_90a types e4m3
 /* grouped.cu: grouped/grouped.cuh for the experts' feed-forwards, up to what tg_combine_* sums.
  *
  *   y[p,:] = silu(w1_e x) * w3_e x     p: a place of the token sort, e its expert, x its row of x[R,H]; y[R k,I]
@@ -13,6 +13,8 @@
  *   experts_tall         | 256        | 96                 | 5       | f32; f32 rows have neither this nor the next ones
  *   experts_512, _1024   | as named   | 96                 | 5       | rounded
  *   experts_…_tallest    | as named   | 128                | 5       | rounded
+ *
+ * Weights in 8 bits (TYPE bf16_e4m3 and f32_e4m3) have all but experts_512 and experts_1024.
  *
  * Launch: grid = a block an SM, at most TG_GROUPED_MOST_BLOCKS, block = the instance's threads, stages at least as many as it has loaders,
  * shared = stages * grouped_stage_bytes(tile_rows) + GMMA_ATOM_BYTES.
@@ -49,5 +51,16 @@
   GROUPED(experts_1024_##TYPE, TG_GROUPED_MOST_EACH, GROUPED_TALL_REGISTERS, 5, true, GroupedTile<Direct<T>, 96, T>)         \
   GROUPED(experts_1024_tallest_##TYPE, TG_GROUPED_MOST_EACH, GROUPED_TALL_REGISTERS, 5, true, GroupedTile<Direct<T>, 128, T>)
 FOR_HALF_TYPES(GROUPED_HALF)
+OF_BF16_E4M3(
+  GROUPED(experts_bf16_e4m3, 1, GROUPED_REGISTERS, 3, false, GroupedTile<WeightsE4m3<Direct<__nv_bfloat16>>, 64>)
+  GROUPED(experts_many_bf16_e4m3, 1, GROUPED_REGISTERS, 5, true, GroupedTile<WeightsE4m3<Direct<__nv_bfloat16>>, 64>)
+  GROUPED(experts_tall_bf16_e4m3, 1, GROUPED_TALL_REGISTERS, 5, true, GroupedTile<WeightsE4m3<Direct<__nv_bfloat16>>, 96>)
+  GROUPED(experts_512_tallest_bf16_e4m3, 2, GROUPED_TALL_REGISTERS, 5, true,
+          GroupedTile<WeightsE4m3<Direct<__nv_bfloat16>>, 128, __nv_bfloat16>)
+  GROUPED(experts_1024_tallest_bf16_e4m3, TG_GROUPED_MOST_EACH, GROUPED_TALL_REGISTERS, 5, true,
+          GroupedTile<WeightsE4m3<Direct<__nv_bfloat16>>, 128, __nv_bfloat16>))
+OF_F32_E4M3(
+  GROUPED(experts_f32_e4m3, 1, GROUPED_REGISTERS, 3, false, GroupedTile<WeightsE4m3<Bf16x3>, TG_GROUPED_BF16X3_ROWS>)
+  GROUPED(experts_many_f32_e4m3, 1, GROUPED_REGISTERS, 5, true, GroupedTile<WeightsE4m3<Bf16x3>, TG_GROUPED_BF16X3_ROWS>))
 OF_F32(GROUPED(experts_f32, 1, GROUPED_REGISTERS, 3, false, GroupedTile<Bf16x3, TG_GROUPED_BF16X3_ROWS>))
 OF_F32(GROUPED(experts_many_f32, 1, GROUPED_REGISTERS, 5, true, GroupedTile<Bf16x3, TG_GROUPED_BF16X3_ROWS>))

@@ -9,7 +9,7 @@
  *                   | M, batch rows as N; epilogue
  *   loaders, 3 or 5 | a stage each in turn: the tile's rows, gathered from L2 through registers, swizzled as the tensor cores want them
  *   counter, 1      | only beside 5 loaders, in the consumers' place: counts stored work tiles of gate and up
- *   producer, 1     | draws work tiles; copies a stage's weights, 16 KiB
+ *   producer, 1     | draws work tiles; copies a stage's weights, 16 KiB, or 8 of those in 8 bits
  *
  *   barrier         | arrivals a phase, and whose                                           | who waits
  *   pipe.full       | 2: the producer, expecting the weights' bytes; the stage's loader     | consumers
@@ -26,7 +26,8 @@
  * follow. A sum runs over K in order, in one accumulator (of bf16x3, k-block sums added in order), whatever N is and whichever block has
  * it: bits do not depend on other rows.
  *
- * Weight rows come in groups of 16, one for each consumer warp, of gate and up 8 each: both sums of an output are in one thread.
+ * Weight rows come in groups of 16, one for each consumer warp, of gate and up 8 each: both sums of an output are in one thread. Those in 8
+ * bits become bf16 in the warp's registers (wgmma/fragments.cuh), and its sums are multiplied by their scales before the epilogue.
  *
  * sm_90a only. H and I are multiples of 16: what lies outside the weights comes as zeros, and what fills up their rows is zeros.
  */
@@ -39,12 +40,14 @@
 #include "grouped/scheduler.cuh"
 
 /* K-blocks before a work tile's end, when the next one is drawn: at an SM's share of 4.8 TB/s 1.8 us for the atomic's answer. Not tuned. */
-constexpr uint32_t GROUPED_DRAW_AHEAD = 4;
+template <class Tile>
+constexpr uint32_t GROUPED_DRAW_AHEAD = Tile::IN_8_BITS ? 8 : 4;
 constexpr uint32_t GROUPED_SORT_BARRIER = 1;  /* where consumers meet (threads_meet) */
 
 /* The producer's one lane. `mine`: the work tile that this block predicted is its own, with its first weights under way. A block that does
  * not predict has drawn its first work tile: `draw`. */
-__device__ inline void grouped_produce(GroupedPipeline &pipe, GroupedQueue queue, const TensorMap &gate_up, const TensorMap &down,
+template <class Tile>
+__device__ inline void grouped_produce(GroupedPipeline<Tile> &pipe, GroupedQueue queue, const TensorMap &gate_up, const TensorMap &down,
                                     const GroupedShape &shape, const GroupedPlan &plan, GroupedCounts *counts, bool mine,
                                     GroupedDraw draw) {
   constexpr uint32_t NEVER = 0xffffffffu;
@@ -57,7 +60,7 @@ __device__ inline void grouped_produce(GroupedPipeline &pipe, GroupedQueue queue
       grouped_copy(pipe, work.kind == GROUPED_GATE_UP ? gate_up : down, work.tile.expert, work.slice, k, policy);
     }
   };
-  auto near_end = [](const GroupedWork &work) { return work.k_blocks - min(work.k_blocks, GROUPED_DRAW_AHEAD); };
+  auto near_end = [](const GroupedWork &work) { return work.k_blocks - min(work.k_blocks, GROUPED_DRAW_AHEAD<Tile>); };
   if (shape.predicts()) {
     const GroupedWork work = plan.prediction(shape, blockIdx.x, mine ? plan.predicted : plan.tile_total);
     const uint32_t draw_at = near_end(work);
@@ -96,7 +99,7 @@ __device__ inline void grouped_signal_done(const GroupedWork &work, GroupedCount
 /* A loader warp: every LOADERS-th stage's rows. A lane has 8 columns of every fourth row. `counted`: how much one finished work
  * tile of gate and up adds to done[]. */
 template <class Tile, uint32_t LOADERS, class Sort>
-__device__ inline void grouped_load(GroupedPipeline pipe, GroupedQueue queue, const GroupedShape &shape, const Sort &sort,
+__device__ inline void grouped_load(GroupedPipeline<Tile> pipe, GroupedQueue queue, const GroupedShape &shape, const Sort &sort,
                                  const tg_grouped_args &a, uint32_t counted) {
   const uint32_t lane = threadIdx.x % WARP, loader = threadIdx.x / WARP - GROUPED_CONSUMERS;
   using Piece = typename Tile::Operand::Piece;
@@ -148,16 +151,37 @@ __device__ inline void grouped_load(GroupedPipeline pipe, GroupedQueue queue, co
   });
 }
 
+/* Scales of a consumer thread's two weight rows in 8 bits. */
+__device__ inline void grouped_scales(float (&scale)[2], const GroupedWork &work, const tg_grouped_args &a) {
+  const uint32_t warp = threadIdx.x / WARP, g = threadIdx.x % WARP / 4;
+  const bool gate_up = work.kind == GROUPED_GATE_UP;
+  const uint32_t total = gate_up ? a.inner : a.hidden, apart = gate_up ? 0 : 8;
+  const uint32_t n = gate_up ? work.slice * (TG_GROUPED_OUTPUTS / 2) + warp * (TG_GROUPED_GROUP_ROWS / 2) + g
+                             : work.slice * TG_GROUPED_OUTPUTS + warp * TG_GROUPED_GROUP_ROWS + g;
+  const float *of[2] = {gate_up ? a.up_first ? a.up_scale : a.gate_scale : a.down_scale,
+                        gate_up ? a.up_first ? a.gate_scale : a.up_scale : a.down_scale};
+#pragma unroll
+  for (uint32_t i = 0; i < 2; i++) scale[i] = n + i * apart < total ? of[i][work.tile.expert * total + n + i * apart] : 0.0f;
+}
+
 /* A consumer warp: y = silu(gate) * up in X's type, or partial = down. */
 template <class Tile, bool COUNTER, class Sort>
-__device__ inline void grouped_consume(GroupedPipeline pipe, GroupedQueue queue, const Sort &sort, const tg_grouped_args &a) {
+__device__ inline void grouped_consume(GroupedPipeline<Tile> pipe, GroupedQueue queue, const Sort &sort, const tg_grouped_args &a) {
   using X = typename Tile::X;
-  const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+  const uint32_t lane = threadIdx.x % WARP, warp = Tile::IN_8_BITS ? of_warp(threadIdx.x / WARP) : threadIdx.x / WARP;
   const uint32_t half = of_warp(warp / 4), first_row = lane % 4 * 2;
   queue.take_all([&](const GroupedWork &work) {
     constexpr int MOST = Tile::MOST_ROWS;
     float sums[MOST / 2];
-    grouped_multiply<Tile>(sums, pipe, half, work.k_blocks, work.tile.rows);
+    if constexpr (Tile::IN_8_BITS) {
+      float scale[2];  /* of this thread's two weight rows; loaded while products run */
+      grouped_scales(scale, work, a);
+      grouped_multiply<Tile>(sums, pipe, half, of_warp(work.k_blocks), of_warp(work.tile.rows));
+#pragma unroll
+      for (int i = 0; i < MOST / 2; i++) sums[i] *= scale[i % 4 / 2];
+    } else {
+      grouped_multiply<Tile>(sums, pipe, half, work.k_blocks, work.tile.rows);
+    }
     /* store(at(r), first, second) for each row r of this thread, of its two weight rows; one address at a time, for want of registers */
     auto by_row = [&](auto at, auto store) {
 #pragma unroll
@@ -225,7 +249,7 @@ __device__ inline void grouped(const TensorMap &gate_up, const TensorMap &down, 
   constexpr uint32_t AFTER_LOADERS = GROUPED_CONSUMERS + LOADERS, PRODUCER = AFTER_LOADERS + COUNTER;
   constexpr uint32_t TAKERS = PRODUCER;  /* of the queue: all warps before the producer */
   const uint32_t warp = of_warp(threadIdx.x / WARP), lane = threadIdx.x % WARP;
-  GroupedPipeline pipe;
+  GroupedPipeline<Tile> pipe;
   pipe.stages = grouped_shared + (-shared_address(grouped_shared) & (GMMA_ATOM_BYTES - 1));
   pipe.full = barriers, pipe.empty = pipe.full + TG_GROUPED_MOST_STAGES;
   pipe.stage_bytes = grouped_stage_bytes<Tile>(tile_rows), pipe.count = stages;
@@ -248,7 +272,7 @@ __device__ inline void grouped(const TensorMap &gate_up, const TensorMap &down, 
       /* The policy is that of weights which no other tile reads: whether the expert has several is not known yet. */
       for (uint32_t k = 0; k < shape.ahead; k++) grouped_copy(pipe, gate_up, expert, slice, k, cache_policy(true));
       const uint32_t most = min(shape.gate_up_k_blocks, shape.ahead + a.beyond);
-      for (uint32_t k = shape.ahead; k < most; k++) tensor_prefetch(&gate_up, GroupedBox(expert, slice, k).at);
+      for (uint32_t k = shape.ahead; k < most; k++) tensor_prefetch(&gate_up, GroupedBox<Tile>(expert, slice, k).at);
     }
     __syncwarp();
     uint32_t answer = 0;  /* to a prediction, of the one lane that produces */

@@ -7,9 +7,8 @@
 #include "common/args.h"
 
 /* Sizes that these kernels and their launchers both go by. */
-#define TG_PERSISTENT_GROUPS 2u      /* warpgroups that multiply */
+#define TG_PERSISTENT_GROUPS 2u      /* warpgroups that multiply weights of 16 bits */
 #define TG_PERSISTENT_ROWS (TG_PERSISTENT_GROUPS * TG_GMMA_ROWS)  /* batch rows of a tile */
-#define TG_PERSISTENT_THREADS ((TG_PERSISTENT_GROUPS + 1u) * TG_GMMA_THREADS)
 #define TG_PERSISTENT_TURN_ROWS 8u   /* weight rows of gate or of up that follow each other before the other's; so with B, C and X */
 #define TG_BF16X3_THREADS 256u       /* of a block of tg_bf16x3_rows */
 
@@ -29,6 +28,8 @@ typedef struct tg_persistent_args {
   uint32_t epilogue;                        /* dense: TILED_* */
   uint32_t up_first;                        /* of gate and up, up has the lower address */
   tg_prefetch_args prefetch;                /* by split_k.cuh */
+  TG_ADDRESS(const float) scale;            /* weights in 8 bits: [n_total], by expert [experts, n_total]; of gate, where there are two */
+  TG_ADDRESS(const float) scale_pair;       /* of up */
 } tg_persistent_args;
 
 #endif

@@ -100,6 +100,7 @@ struct PersistentConvolution {
     if (threadIdx.x % WARP == 0) barrier_arrive(used);
     parity ^= 1;
   }
+  __device__ inline void begin(const PersistentProduct &, const PersistentWorkTile &) const {}
   __device__ inline void skip() {
     barrier_wait(there, parity);
     release();
@@ -180,7 +181,7 @@ __device__ inline void persistent_conv(const TensorMap *x_map, const TensorMap *
 /* Maps and launch as PERSISTENT_DENSE has them, but that rows of w come in groups of 8 of B, of C and of X. */
 #define PERSISTENT_CONV(NAME, ...)                                                                                 \
   PERSISTENT_TILE(NAME, __VA_ARGS__)                                                                               \
-  extern "C" __global__ void __launch_bounds__(TG_PERSISTENT_THREADS, 1)                                              \
+  extern "C" __global__ void __launch_bounds__(__VA_ARGS__::THREADS, 1)                                              \
       NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w,                               \
            const __grid_constant__ tg_conv_product_args a, uint32_t most_rows, uint32_t hidden) {                  \
     persistent_conv<__VA_ARGS__>(&x, &w, a, most_rows, hidden);                                                    \

@@ -6,8 +6,42 @@
 #include "persistent/tile.cuh"
 #include "wgmma/mainloop.cuh"
 
+/* Of THREADS threads this one: COLUMNS columns of type V, of rows that lie PITCH bytes apart in `out`, to y[0 ..][n ..]. What lies at or past
+ * `rows` or n_total stays here. */
+template <uint32_t COLUMNS, uint32_t PITCH, uint32_t THREADS, typename V>
+__device__ inline void persistent_leave(const char *out, V *y, uint32_t rows, uint32_t n, uint32_t n_total, bool adds) {
+  constexpr bool IS_F32 = sizeof(V) == 4;
+  const uint32_t thread = threadIdx.x % THREADS;
+  const uint32_t columns = n < n_total ? min(COLUMNS, n_total - n) : 0;
+  if (n_total % (16 / sizeof(V)) == 0) {
+    if (thread < rows && columns > 0) {
+      V *at = y + (size_t)thread * n_total + n;
+      const char *from = out + thread * PITCH;
+      if (IS_F32 && adds) {
+        bulk_add(reinterpret_cast<float *>(at), from, columns * sizeof(V));
+      } else {
+        bulk_store(at, from, columns * sizeof(V));
+      }
+      bulk_commit();
+    }
+    return;
+  }
+  /* Rows of y that do not start on 16 bytes. */
+#pragma unroll 1
+  for (uint32_t i = thread; i < rows * columns; i += THREADS) {
+    const uint32_t r = i / columns, c = i % columns;
+    const V v = *reinterpret_cast<const V *>(out + r * PITCH + c * sizeof(V));
+    V *at = y + (size_t)r * n_total + n + c;
+    if constexpr (IS_F32) {
+      *at = adds ? *at + v : v;
+    } else {
+      *at = v;
+    }
+  }
+}
+
 /* A warp: COLUMNS columns of its rows, of type V, to y[0 ..][n ..]. `pair(i, half)` is this thread's i-th pair of neighbours
- * (columns 8 i + 2 q, of its row g or g + 8); what lies at or past `rows` or n_total stays here. */
+ * (columns 8 i + 2 q, of its row g or g + 8). */
 template <uint32_t COLUMNS, typename V, class Pair>
 __device__ inline void persistent_store(char *out, V *y, uint32_t rows, uint32_t n, uint32_t n_total, bool adds, Pair pair) {
   constexpr uint32_t PITCH = COLUMNS * sizeof(V) + 16;
@@ -30,35 +64,10 @@ __device__ inline void persistent_store(char *out, V *y, uint32_t rows, uint32_t
     }
   operands_written();
   __syncwarp();
-  const uint32_t columns = n < n_total ? min(COLUMNS, n_total - n) : 0;
-  if (n_total % (16 / sizeof(V)) == 0) {
-    if (lane < rows && columns > 0) {
-      V *at = y + (size_t)lane * n_total + n;
-      const char *from = out + lane * PITCH;
-      if (IS_F32 && adds) {
-        bulk_add(reinterpret_cast<float *>(at), from, columns * sizeof(V));
-      } else {
-        bulk_store(at, from, columns * sizeof(V));
-      }
-      bulk_commit();
-    }
-    return;
-  }
-  /* Rows of y that do not start on 16 bytes. */
-#pragma unroll 1
-  for (uint32_t i = lane; i < rows * columns; i += WARP) {
-    const uint32_t r = i / columns, c = i % columns;
-    const V v = *reinterpret_cast<const V *>(out + r * PITCH + c * sizeof(V));
-    V *at = y + (size_t)r * n_total + n + c;
-    if constexpr (IS_F32) {
-      *at = adds ? *at + v : v;
-    } else {
-      *at = v;
-    }
-  }
+  persistent_leave<COLUMNS, PITCH, WARP>(out, y, rows, n, n_total, adds);
 }
 
-/* The epilogue of a kernel: store(), by the warps that have a tile's sums, and skip(), by those whose group has no rows of it. Where it
+/* The epilogue of a kernel: begin() and store(), by the warps that have a tile's sums, and skip(), by those whose group has no rows of it. Where it
  * LOADS, the third group's warps that produce nothing load() what these need beside the sums. */
 template <class Tile>
 struct PersistentEpilogue {
@@ -66,6 +75,7 @@ struct PersistentEpilogue {
   __device__ inline void init() const {}  /* one thread, before anything else */
   __device__ inline void load(const PersistentWorkTile &) const {}
   __device__ inline void skip() const {}
+  __device__ inline void begin(const PersistentProduct &, const PersistentWorkTile &) const {}  /* before the mainloop */
 
   /* Stores or adds, as product.epilogue says. */
   __device__ inline void store(const typename Tile::Acc &acc, char *out, const PersistentProduct &product,

@@ -1,5 +1,5 @@
-// build: sm_90a types
-/* persistent.cu: the kernels of persistent/, for rows and weights of one 16-bit type and for f32 rows and bf16 weights. */
+// build: sm_90a types e4m3
+/* persistent.cu: the kernels of persistent/, for rows and weights of one 16-bit type and for f32 rows and bf16 weights; for weights in 8 bits. */
 #include "persistent/conv.cuh"
 #include "persistent/split_k.cuh"
 
@@ -14,12 +14,25 @@
   PERSISTENT_DOWN(tg_persistent_down_##TYPE, PersistentTile<T, 256, 4, 2>)
 FOR_HALF_TYPES(PERSISTENT_HALF)
 
-#ifndef TG_NO_F32
-PERSISTENT_DENSE(tg_persistent_f32_w128, PersistentTile<float, 128, 3>)
-PERSISTENT_SPLIT_K(tg_persistent_f32_w128_split_k, PersistentTile<float, 128, 3>)
-PERSISTENT_GATE_UP(tg_persistent_gate_up_f32, PersistentTile<float, 128, 3, 1, true>)
-PERSISTENT_DOWN(tg_persistent_down_f32, PersistentTile<float, 128, 3>)
+#define PERSISTENT_F32(TYPE, WEIGHTS)                                                                        \
+  PERSISTENT_DENSE(tg_persistent_##TYPE##_w128, PersistentTile<float, 128, 3, 1, false, WEIGHTS>)         \
+  PERSISTENT_SPLIT_K(tg_persistent_##TYPE##_w128_split_k, PersistentTile<float, 128, 3, 1, false, WEIGHTS>) \
+  PERSISTENT_GATE_UP(tg_persistent_gate_up_##TYPE, PersistentTile<float, 128, 3, 1, true, WEIGHTS>)       \
+  PERSISTENT_DOWN(tg_persistent_down_##TYPE, PersistentTile<float, 128, 3, 1, false, WEIGHTS>)
+OF_F32(PERSISTENT_F32(f32, __nv_bfloat16))
+OF_F32_E4M3(PERSISTENT_F32(f32_e4m3, E4m3))
 
+#define PERSISTENT_E4M3(TYPE, T)                                                                           \
+  PERSISTENT_DENSE(tg_persistent_##TYPE##_w128, PersistentTile<T, 128, 6, 2, false, E4m3>)                 \
+  PERSISTENT_DENSE(tg_persistent_##TYPE##_w192, PersistentTile<T, 192, 6, 2, false, E4m3>)                 \
+  PERSISTENT_DENSE(tg_persistent_##TYPE##_w256, PersistentTile<T, 256, 5, 2, false, E4m3>)                 \
+  PERSISTENT_SPLIT_K(tg_persistent_##TYPE##_w128_split_k, PersistentTile<T, 128, 6, 1, false, E4m3>)       \
+  PERSISTENT_SPLIT_K(tg_persistent_##TYPE##_w192_split_k, PersistentTile<T, 192, 6, 1, false, E4m3>)       \
+  PERSISTENT_GATE_UP(tg_persistent_gate_up_##TYPE, PersistentTile<T, 256, 5, 2, true, E4m3>)               \
+  PERSISTENT_DOWN(tg_persistent_down_##TYPE, PersistentTile<T, 256, 5, 2, false, E4m3>)
+OF_BF16_E4M3(PERSISTENT_E4M3(bf16_e4m3, __nv_bfloat16))
+
+#if !defined TG_NO_F32 && !defined TG_E4M3_ALONE
 /* parts[3][plane][K], bf16, of x[R,K]: the step's rows from `base` on, at most `plane`; parts and x start there.
  * Bound: memory, 10 K bytes a row. 2,048 rows of K 2048: 10.2 us on an H200, 4.1 TB/s (profiles/results/kernels-heads-h200-2026-11-28.txt).
  * Launch: block = TG_BF16X3_THREADS, grid = rows of the bucket. */

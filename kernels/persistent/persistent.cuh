@@ -1,7 +1,8 @@
 /* persistent.cuh: matrix products of many rows, at the speed of the tensor cores: Y[R,N] = X[R,K] W[N,K]^T, dense and by expert.
  *
  * One block an SM stays and takes work tiles of 128 batch rows by WIDTH weight rows, every gridDim.x-th of them; of dense products the host
- * chooses the width whose blocks end soonest (families/persistent/tile.rs). Batch rows are the M operand of wgmma, weight rows its N.
+ * chooses the width whose blocks end soonest (families/persistent/tile.rs). Batch rows are the M operand of wgmma, weight rows its N; of
+ * weights in 8 bits it is the other way round, and all consumers have all batch rows (e4m3.cuh).
  *
  *   warps                      | do                                              | wait on                | signal
  *   consumers, two warpgroups  | mainloop over 64 batch rows each, epilogue      | full                   | empty, once a warpgroup
@@ -32,7 +33,7 @@
 
 #include "common/launch.cuh"
 #include "common/pdl.cuh"
-#include "persistent/epilogue.cuh"
+#include "persistent/e4m3.cuh"
 #include "wgmma/mainloop.cuh"
 
 /* issue(where they begin in the stage, where they lie in the tensor) for the tile's weight rows of k-block k, of shared ones the own part. */
@@ -45,6 +46,11 @@ __device__ inline void persistent_parts(const PersistentProduct &product, const 
   for (uint32_t part = 0; part < Tile::MULTICAST; part++) {
     if (tile.shares && part != PersistentScheduler<Tile>::rank()) continue;
     const uint32_t first = tile.slice * Tile::WIDTH + part * ROWS;
+    if constexpr (Tile::E4M3) {
+      const uint32_t at[5] = {0, k, 0, first / (product.packed || paired ? Tile::GROUP_ROWS : PACKED_ROWS), tile.expert};
+      issue(part * ROWS * Tile::W_ROW_BYTES, at);
+      continue;
+    }
     const uint32_t at[5] = {product.packed ? 0 : k * GMMA_K, product.packed ? k * PACKED_ROWS : by_groups ? 0 : first, 0,
                             by_groups ? first / Tile::GROUP_ROWS : 0, tile.expert};
     issue(part * ROWS * GMMA_ROW_BYTES, at);
@@ -166,9 +172,10 @@ __device__ inline void persistent_gather(PersistentPipeline<Tile> pipe, const Te
   }
 }
 
-/* acc = this warpgroup's sums over `steps` k-blocks. */
+/* acc = this warpgroup's sums over `steps` k-blocks; `few`: of up to 64 rows, of weights in 8 bits. */
 template <class Tile>
-__device__ inline void persistent_multiply(typename Tile::Acc &acc, PersistentPipeline<Tile> &pipe, uint32_t group, uint32_t steps) {
+__device__ inline void persistent_multiply(typename Tile::Acc &acc, PersistentPipeline<Tile> &pipe, uint32_t group, uint32_t steps,
+                                           bool few = false) {
   using W = typename Tile::W;
   const bool first_lane = threadIdx.x % GMMA_GROUP == 0;
   const uint32_t full = kept(shared_address(pipe.full));
@@ -177,7 +184,10 @@ __device__ inline void persistent_multiply(typename Tile::Acc &acc, PersistentPi
   auto release = [&](uint32_t stage, uint32_t) {
     if (first_lane) pipe.release(stage);
   };
-  if constexpr (Tile::PARTS == 1) {
+  if constexpr (Tile::E4M3) {
+    if (few) return persistent_multiply_e4m3<Tile, TG_PERSISTENT_ROWS / 2>(acc, pipe, group, steps);
+    persistent_multiply_e4m3<Tile, TG_PERSISTENT_ROWS>(acc, pipe, group, steps);
+  } else if constexpr (Tile::PARTS == 1) {
     mainloop<false>(
         pipe, full, steps, [](uint32_t) {},
         [&](uint32_t stage, uint32_t step) {
@@ -221,17 +231,17 @@ __device__ inline void persistent_skip(PersistentPipeline<Tile> &pipe, uint32_t 
   }
   __syncwarp();
 #pragma unroll
-  for (uint32_t g = 0; g < TG_PERSISTENT_GROUPS; g++)
+  for (uint32_t g = 0; g < Tile::GROUPS; g++)
     if (g == group) threads_meet<GMMA_GROUP>(1 + g);
 }
 
-template <class Tile, class Epilogue = PersistentEpilogue<Tile>>
+template <class Tile, class Epilogue = PersistentEpilogueOf<Tile>>
 __device__ inline void persistent(const TensorMap *x_map, const TensorMap *w_map, const PersistentProduct &product,
                                   Epilogue epilogue = {}) {
   extern __shared__ __align__(GMMA_ATOM_BYTES) char persistent_shared[];  /* all that a block has, so that nothing aligns it otherwise */
   PersistentPipeline<Tile> pipe(persistent_shared, Tile::BARRIERS);
   const uint32_t group = of_warp(threadIdx.x / GMMA_GROUP), steps = product.k_blocks();
-  const bool produces = threadIdx.x == TG_PERSISTENT_GROUPS * GMMA_GROUP;
+  const bool produces = threadIdx.x == Tile::GROUPS * GMMA_GROUP;
   let_next_kernel_start();
   if (threadIdx.x == 0) {
     pipe.init();
@@ -255,7 +265,8 @@ __device__ inline void persistent(const TensorMap *x_map, const TensorMap *w_map
   wait_for_earlier_kernels();
   PersistentScheduler<Tile> scheduler = known ? bucket : PersistentScheduler<Tile>(product, *product.count);
   if (known && !produces) scheduler.count_rows(product);  /* what it copies does not depend on how many rows there are */
-  if (group == TG_PERSISTENT_GROUPS) {
+  if (group == Tile::GROUPS) {
+    if constexpr (Tile::E4M3) give_registers<Tile::OTHER_REGISTERS>();
     if constexpr (Tile::GATHERS) {
       persistent_gather(pipe, w_map, product, scheduler);
     } else if (produces) {
@@ -263,40 +274,43 @@ __device__ inline void persistent(const TensorMap *x_map, const TensorMap *w_map
       for (uint32_t t = scheduler.first(); t < scheduler.count; t += scheduler.apart(), begun = 0)
         persistent_copy(pipe, x_map, w_map, product, scheduler.tile(t), 0, steps, begun, [] {});
       if constexpr (Tile::MULTICAST > 1) pipe.drain();
-    } else if (Epilogue::LOADS && threadIdx.x >= TG_PERSISTENT_GROUPS * GMMA_GROUP + WARP) {
+    } else if (Epilogue::LOADS && threadIdx.x >= Tile::GROUPS * GMMA_GROUP + WARP) {
 #pragma unroll 1
       for (uint32_t t = scheduler.first(); t < scheduler.count; t += scheduler.apart()) epilogue.load(scheduler.tile(t));
     }
   } else {
-    char *out = pipe.stages + Tile::STAGES * Tile::STAGE_BYTES + of_warp(threadIdx.x / WARP) * Tile::OUT_BYTES;
+    if constexpr (Tile::E4M3) take_registers<Tile::REGISTERS>();
+    char *out = pipe.stages + Tile::STAGES * Tile::STAGE_BYTES + (Tile::E4M3 ? group : of_warp(threadIdx.x / WARP)) * Tile::OUT_BYTES;
 #pragma unroll 1
     for (uint32_t t = scheduler.first(); t < scheduler.count; t += scheduler.apart()) {
       const PersistentWorkTile tile = scheduler.tile(t);
-      if (tile.rows <= group * GMMA_M) {
+      if (tile.rows <= (Tile::E4M3 ? 0 : group * GMMA_M)) {
         persistent_skip(pipe, group, steps);
         epilogue.skip();
         continue;
       }
       typename Tile::Acc acc;
-      persistent_multiply(acc, pipe, group, steps);
+      epilogue.begin(product, tile);
+      persistent_multiply(acc, pipe, group, steps, product.tiles && tile.rows <= TG_PERSISTENT_ROWS / 2);
       epilogue.store(acc, out, product, tile);
     }
     bulk_done();
   }
 }
 
-/* For the launcher: weight rows of a tile, blocks that multicast, blocks that split K, parts of a row, bytes of shared memory. */
+/* For the launcher: weight rows of a tile, blocks that multicast, blocks that split K, parts of a row, bytes of shared memory, threads, bytes of a
+ * weight row in a stage. */
 #define PERSISTENT_TILE(NAME, ...)                                                                              \
-  LAUNCH_CONSTANTS(NAME##_tile, 5, __VA_ARGS__::WIDTH, __VA_ARGS__::MULTICAST, __VA_ARGS__::SPLIT_K, __VA_ARGS__::PARTS, \
-                   __VA_ARGS__::SHARED)
+  LAUNCH_CONSTANTS(NAME##_tile, 7, __VA_ARGS__::WIDTH, __VA_ARGS__::MULTICAST, __VA_ARGS__::SPLIT_K, __VA_ARGS__::PARTS, \
+                   __VA_ARGS__::SHARED, __VA_ARGS__::THREADS, __VA_ARGS__::W_ROW_BYTES)
 
 /* Maps: x[R, k_total], or [PARTS x_plane, k_total], in boxes of GMMA_K by TG_PERSISTENT_ROWS; w in boxes of five dimensions,
  * WIDTH / MULTICAST rows of GMMA_K (persistent_weights).
- * Launch: block = TG_PERSISTENT_THREADS; cluster = MULTICAST; grid = a block an SM, or a tile where those are fewer. */
+ * Launch: block = THREADS; cluster = MULTICAST; grid = a block an SM, or a tile where those are fewer. */
 #define PERSISTENT_DENSE(NAME, ...) PERSISTENT_KERNEL(NAME, persistent, persistent_product<false>(a, a.epilogue), __VA_ARGS__)
 #define PERSISTENT_KERNEL(NAME, BODY, PRODUCT, ...)                                                                \
   PERSISTENT_TILE(NAME, __VA_ARGS__)                                                                               \
-  extern "C" __global__ void __launch_bounds__(TG_PERSISTENT_THREADS, 1)                                              \
+  extern "C" __global__ void __launch_bounds__(__VA_ARGS__::THREADS, 1)                                              \
       NAME(const __grid_constant__ TensorMap x, const __grid_constant__ TensorMap w, const tg_persistent_args a) { \
     BODY<__VA_ARGS__>(&x, &w, PRODUCT);                                                                            \
   }
@@ -306,7 +320,7 @@ __device__ inline void persistent(const TensorMap *x_map, const TensorMap *w_map
 #define PERSISTENT_DOWN(NAME, ...) PERSISTENT_KERNEL(NAME, persistent, persistent_product<true>(a, TILED_STORE), __VA_ARGS__)
 #define PERSISTENT_GATE_UP(NAME, ...)                                                                    \
   PERSISTENT_TILE(NAME, __VA_ARGS__)                                                                     \
-  extern "C" __global__ void __launch_bounds__(TG_PERSISTENT_THREADS, 1)                                    \
+  extern "C" __global__ void __launch_bounds__(__VA_ARGS__::THREADS, 1)                                    \
       NAME(const __grid_constant__ TensorMap w, const tg_persistent_args a) {                            \
     persistent<__VA_ARGS__>(nullptr, &w, persistent_product<true>(a, TILED_SILU_MUL));                   \
   }

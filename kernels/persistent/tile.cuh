@@ -1,6 +1,7 @@
 /* tile.cuh: what a kernel of persistent/ multiplies, which tiles its blocks take, and the pipeline through which these come. */
 #pragma once
 
+#include "common/e4m3.cuh"
 #include "common/experts.cuh"
 #include "common/packed.cuh"
 #include "persistent/args.h"
@@ -13,8 +14,9 @@ constexpr uint32_t PERSISTENT_WARP_ROWS = GMMA_M * WARP / GMMA_GROUP;  /* of a t
 constexpr uint32_t PERSISTENT_AHEAD = 6;  /* k-blocks whose weights are prefetched into L2 before the grid dependency wait */
 constexpr uint32_t PERSISTENT_BAND = 16;  /* row tiles whose weight rows are taken in one go, and so come from memory once */
 
-/* Rows of type T, WIDTH weight rows of a tile; blocks that multicast weight rows; whether batch rows are gathered. */
-template <typename T_, uint32_t WIDTH_, uint32_t STAGES_, uint32_t MULTICAST_ = 1, bool GATHERS_ = false>
+/* Rows of type T, WIDTH weight rows of a tile; blocks that multicast weight rows; whether batch rows are gathered; type of weights in memory. */
+template <typename T_, uint32_t WIDTH_, uint32_t STAGES_, uint32_t MULTICAST_ = 1, bool GATHERS_ = false,
+          typename Weights = typename OperandOf<T_>::W>
 struct PersistentTile {
   using T = T_;
   using W = typename OperandOf<T>::W;
@@ -22,16 +24,25 @@ struct PersistentTile {
   static constexpr uint32_t WIDTH = WIDTH_, MULTICAST = MULTICAST_, SPLIT_K = 1;
   static constexpr bool GATHERS = GATHERS_, CONVOLVES = false;
   static constexpr uint32_t GROUP_ROWS = 2 * TG_PERSISTENT_TURN_ROWS;  /* weight rows that come in turns, of gate and up */
+  static constexpr bool E4M3 = std::is_same<Weights, E4m3>::value;  /* e4m3.cuh */
+  static constexpr uint32_t GROUPS = E4M3 && WIDTH == 192 ? 3 : TG_PERSISTENT_GROUPS;  /* warpgroups that multiply */
+  static constexpr uint32_t THREADS = (GROUPS + 1) * GMMA_GROUP;
+  static constexpr uint32_t OPERANDS = E4M3 ? WIDTH / (GROUPS * GMMA_M) : 1;  /* of GMMA_M rows, that a warpgroup multiplies */
+  /* Registers of threads that multiply, and of the others, where they do not have what a launch gives each. */
+  static constexpr uint32_t REGISTERS = GROUPS > 2 ? 144 : PARTS > 1 ? 200 : 232;
+  static constexpr uint32_t OTHER_REGISTERS = (GROUPS > 2 ? 512 : 504) - GROUPS * REGISTERS;
+  static constexpr uint32_t W_ROW_BYTES = E4M3 ? PACKED_COLUMNS : GMMA_ROW_BYTES;
   static constexpr uint32_t PART_BYTES = TG_PERSISTENT_ROWS * GMMA_ROW_BYTES, X_BYTES = PARTS * PART_BYTES;
-  static constexpr uint32_t STAGE_BYTES = X_BYTES + WIDTH * GMMA_ROW_BYTES;
+  static constexpr uint32_t STAGE_BYTES = X_BYTES + WIDTH * W_ROW_BYTES;
   static constexpr uint32_t STAGES = STAGES_;
-  /* Finished columns of a warp's rows at a time, f32 or twice as many of 16 bits, with room between rows that spreads banks. */
+  /* Finished columns of a warp's rows at a time, f32 or twice as many of 16 bits, with room between rows that spreads banks.
+   * Of weights in 8 bits: a warpgroup's 64 rows of 16 bits, or 32 of f32. */
   static constexpr uint32_t OUT_COLUMNS = WIDTH > 128 ? WIDTH / 4 : 64;
   static constexpr uint32_t OUT_PITCH = OUT_COLUMNS * sizeof(float) + 16;
-  static constexpr uint32_t OUT_BYTES = PERSISTENT_WARP_ROWS * OUT_PITCH;
-  static constexpr uint32_t BARRIERS = STAGES * STAGE_BYTES + PERSISTENT_WARPS * OUT_BYTES;  /* where they lie */
+  static constexpr uint32_t OUT_BYTES = E4M3 ? OPERANDS * GMMA_M * (GMMA_ROW_BYTES + 16) : PERSISTENT_WARP_ROWS * OUT_PITCH;
+  static constexpr uint32_t BARRIERS = STAGES * STAGE_BYTES + (E4M3 ? GROUPS : PERSISTENT_WARPS) * OUT_BYTES;  /* where they lie */
   static constexpr uint32_t SHARED = BARRIERS + 2 * STAGES * sizeof(uint64_t);
-  using Acc = float[WIDTH / 2];
+  using Acc = float[WIDTH / GROUPS];
   static_assert(WIDTH % (2 * OUT_COLUMNS) == 0 && WIDTH / MULTICAST % 16 == 0, "whole parts of rows; whole groups of gate and up");
   static_assert(SHARED <= 227 * 1024, "what a block may have");
   static_assert(MULTICAST <= 2, "a tile knows of one other block");
@@ -119,7 +130,7 @@ struct PersistentPipeline : Pipeline<Tile::STAGES, Tile::MULTICAST> {
   __device__ inline PersistentPipeline(char *shared, uint32_t barriers)
       : Base(shared, reinterpret_cast<uint64_t *>(shared + barriers), reinterpret_cast<uint64_t *>(shared + barriers) + Tile::STAGES) {}
   /* One thread. Where rows are gathered, each warp that does so arrives beside the weights. */
-  __device__ inline void init() const { Base::init(Tile::GATHERS ? 1 + GMMA_GROUP / WARP : 1, TG_PERSISTENT_GROUPS); }
+  __device__ inline void init() const { Base::init(Tile::GATHERS ? 1 + GMMA_GROUP / WARP : 1, Tile::GROUPS); }
   __device__ inline char *x() const { return this->stages + this->at * Tile::STAGE_BYTES; }
   __device__ inline char *w() const { return x() + Tile::X_BYTES; }
 };

@@ -1,4 +1,4 @@
-// build: sm_90a sm_100 types
+// build: sm_90a sm_100 types e4m3
 /* add.cu: products that add to the residual stream, for steps of few rows (skinny/skinny.cuh):
  *
  *   tg_skinny_held_out_*  h[r,:] += W x[r,:] + bias, K at most SKINNY_K: out-projections, and the down of a narrow dense feed-forward
@@ -99,17 +99,18 @@ struct SkinnyTileScores {
 };
 
 /* A consumer warp loads its share of a stage's `k_here` columns of this lane's batch row. They begin at `from` in global memory; a row
- * that is not `there` is zeros. 16-bit rows go to registers. f32 rows go through `x`, [PARTS, bucket, pitch bytes] in shared memory. */
+ * that is not `there` is zeros. 16-bit rows go to registers. f32 rows, and those beside weights in 8 bits, go through `x`,
+ * [PARTS, bucket, pitch bytes] in shared memory. */
 template <class Math>
 __device__ inline void skinny_fetch(SkinnyColumns<Math> &columns, char *x, uint32_t pitch, const typename Math::X *from,
                                  uint32_t k_here, uint32_t bucket, bool there) {
   using X = typename Math::X;
   using S = typename Math::S;
   const uint32_t lane = threadIdx.x % WARP, column = skinny_lane_column();
-  if constexpr (Math::HELD && Math::PARTS == 1) {
+  if constexpr (Math::HELD && Math::PARTS == 1 && !IS_E4M3<typename Math::W>) {
     columns.load(from, k_here, there);
     return;
-  } else if constexpr (Math::HELD) {
+  } else if constexpr (Math::HELD && Math::PARTS > 1) {
     /* Lanes have read what was there before. The 8 / bucket groups of lanes share the row's units: group g has unit g, in a bucket of 2
      * also g + 4. */
     __syncwarp();
@@ -162,14 +163,14 @@ __device__ inline uint32_t count_before(const SkinnyRowExperts<WORDS> &of, uint3
 
 /* The producer copies the weights of all of a block's tiles, expert by expert. */
 template <class Math, class Bits>
-__device__ inline void skinny_copy_tiles(SkinnyPipeline<Math> &pipeline, const typename Math::W *w, uint64_t stride, Bits experts, uint32_t outputs,
-                                         uint32_t inner) {
+__device__ inline void skinny_copy_tiles(SkinnyPipeline<Math> &pipeline, const typename Math::W *w, const float *scales, uint64_t stride,
+                                         Bits experts, uint32_t outputs, uint32_t inner) {
   const uint64_t policy = read_once();
   const uint32_t tiles = (outputs + SKINNY_OUTPUTS - 1) / SKINNY_OUTPUTS;
   for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x)
 #pragma unroll 1
     for (Bits left = experts; any(left); left = without_lowest(left)) {
-      auto run = [&](uint32_t n) { return SkinnyRows<Math>::of(w + lowest(left) * stride, n, outputs, inner); };
+      auto run = [&](uint32_t n) { return SkinnyRows<Math>::of(w + lowest(left) * stride, scales + lowest(left) * outputs, n, outputs, inner); };
       pipeline.load(run(tile * SKINNY_OUTPUTS), run(tile * SKINNY_OUTPUTS + SKINNY_STAGE_ROWS), inner, policy);
     }
 }
@@ -201,7 +202,7 @@ __device__ inline void skinny_add(const tg_skinny_add_args &a) {
   if (scoring) after += SkinnyTileScores<WORDS>::bytes_of(bucket, a.expert_count);
   /* a stage's columns of each row */
   char *x_here = after;
-  const uint32_t x_pitch = skinny_pitch<typename Math::S>(skinny_stage_k(inner));
+  const uint32_t x_pitch = skinny_pitch<Math>(skinny_stage_k(inner));
   SkinnyPipeline<Math> pipeline(after + Math::PARTS * bucket * x_pitch, barriers, inner, a.stages);
   if (threadIdx.x == 0) pipeline.init();
   const bool producer = threadIdx.x >= SKINNY_CONSUMERS;
@@ -217,7 +218,7 @@ __device__ inline void skinny_add(const tg_skinny_add_args &a) {
   }
 
   if (producer) {
-    skinny_copy_tiles(pipeline, w, stride, experts, outputs, inner);
+    skinny_copy_tiles(pipeline, w, a.scale, stride, experts, outputs, inner);
     return;
   }
 
@@ -297,15 +298,25 @@ __device__ inline void skinny_held_out(const tg_skinny_add_args &a) {
     after += SkinnyTileScores<WORDS>::bytes_of(bucket, a.expert_count);
     tile_scores.load(tile, outputs);
   }
+  float scale[SKINNY_TILE_RUNS];
+  if constexpr (IS_E4M3<W>) {
+#pragma unroll
+    for (uint32_t run = 0; run < SKINNY_TILE_RUNS; run++)
+      scale[run] = a.scale[min(tile * SKINNY_OUTPUTS + run * SKINNY_STAGE_ROWS + lane / 4, outputs - 1)];
+  }
   const uint64_t policy = read_once();
-  uint4 weights[SKINNY_TILE_RUNS][SKINNY_UNITS];
+  constexpr uint32_t EACH = 2 / sizeof(W);  /* units of 16 bytes */
+  uint4 weights[SKINNY_TILE_RUNS][SKINNY_UNITS / EACH];
 #pragma unroll
   for (uint32_t run = 0; run < SKINNY_TILE_RUNS; run++) {
-    const uint32_t n = tile * SKINNY_OUTPUTS + run * SKINNY_STAGE_ROWS + lane / 4;
-    const W *from = w + (size_t)min(n, outputs - 1) * inner + skinny_lane_column();
+    const uint32_t n = min(tile * SKINNY_OUTPUTS + run * SKINNY_STAGE_ROWS + lane / 4, outputs - 1);
+    const W *from = w + (Math::PACKED ? packed_row(n, inner) : (size_t)n * inner) + skinny_lane_column() * EACH;
 #pragma unroll
-    for (uint32_t u = 0; u < SKINNY_UNITS; u++)
-      weights[run][u] = skinny_unit_at(u) < inner ? read_weights(from + skinny_unit_at(u), policy) : make_uint4(0, 0, 0, 0);
+    for (uint32_t u = 0; u < SKINNY_UNITS; u += EACH) {
+      const uint32_t column = skinny_unit_at(u);
+      weights[run][u / EACH] =
+          column < inner ? read_weights(from + (Math::PACKED ? packed_along(column) : column), policy) : make_uint4(0, 0, 0, 0);
+    }
   }
   const uint32_t count = min(step_rows, bucket);
   const uint32_t r = threadIdx.x / SKINNY_OUTPUTS, i = threadIdx.x % SKINNY_OUTPUTS, n = tile * SKINNY_OUTPUTS + i;
@@ -314,14 +325,15 @@ __device__ inline void skinny_held_out(const tg_skinny_add_args &a) {
   wait_for_earlier_kernels();
   if (routing_at && blockIdx.x == 0 && threadIdx.x < SKINNY_ROWS * WORDS) routing.clear(threadIdx.x);
   SkinnyColumns<Math> columns;
-  skinny_fetch(columns, after, skinny_pitch<typename Math::S>(skinny_stage_k(inner)), x + (there ? (size_t)row * inner : 0), inner, bucket, there);
+  skinny_fetch(columns, after, skinny_pitch<Math>(skinny_stage_k(inner)), x + (there ? (size_t)row * inner : 0), inner, bucket, there);
   float v = mine ? h[(size_t)r * outputs + n] : 0.0f;
   if (mine && bias) v += bias[n];
   SkinnyTileSums of[Math::SUMS], sum;
 #pragma unroll
   for (uint32_t u = 0; u < SKINNY_UNITS; u++)
-    Math::multiply(of[u % Math::SUMS], weights[0][u], weights[1][u], columns.piece(u, skinny_unit_at(u) < inner));
-  skinny_add_up<Math>(sum, of);
+    Math::multiply(of[u % Math::SUMS], skinny_unit<W>(weights[0], u), skinny_unit<W>(weights[1], u), columns.piece(u, skinny_unit_at(u) < inner));
+  if constexpr (IS_E4M3<W>) skinny_add_up<Math>(sum, of, scale);
+  else skinny_add_up<Math>(sum, of);
   sums.put(skinny_whole<Math>(sum, bucket));
   if (mine) {
     v += sums.get(r, i);

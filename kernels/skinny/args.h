@@ -56,6 +56,7 @@ typedef struct tg_skinny_conv_args {
   uint32_t stages;                            /* of the pipeline */
   float eps;
   uint32_t pad;
+  TG_ADDRESS(const float) scale;              /* [3H], of weights in 8 bits */
 } tg_skinny_conv_args;
 
 /* skinny/norm.cu. With `best`, [S,blocks], the rows are the sampled ones; y is f32, and only rows that need more are written. */
@@ -75,6 +76,8 @@ typedef struct tg_skinny_norm_args {
   float eps;
   uint32_t pad;
   TG_ADDRESS(const void) up;                  /* [N,H], of tg_skinny_gate_up_*, whose gate is w */
+  TG_ADDRESS(const float) scale;              /* [N], of weights in 8 bits */
+  TG_ADDRESS(const float) up_scale;           /* [N] */
 } tg_skinny_norm_args;
 
 /* skinny/add.cu; tg_skinny_held_out_*, which has no pipeline, reads no `stages`. */
@@ -95,6 +98,7 @@ typedef struct tg_skinny_add_args {
   uint32_t k;                                 /* this and what follows: of experts */
   TG_ADDRESS(const float) weights;            /* [R,k] */
   uint64_t stride;                            /* elements from one expert's to the next's */
+  TG_ADDRESS(const float) scale;              /* [N], of weights in 8 bits; of experts each one's */
 } tg_skinny_add_args;
 
 /* skinny/experts.cu: the experts that it chooses. tg_skinny_expert_gate_up_* only reads h. */
@@ -122,6 +126,9 @@ typedef struct tg_skinny_experts_args {
   float eps;
   TG_ADDRESS(const void) down;                /* [H,N] of each expert, packed; this and what follows: of tg_skinny_experts_* */
   uint64_t down_stride;                       /* elements from one expert's to the next's */
+  TG_ADDRESS(const float) gate_scale;         /* [N] of each expert, of weights in 8 bits; so are these */
+  TG_ADDRESS(const float) up_scale;           /* [N] */
+  TG_ADDRESS(const float) down_scale;         /* [H] */
 } tg_skinny_experts_args;
 
 #endif

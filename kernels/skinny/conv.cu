@@ -1,4 +1,4 @@
-// build: sm_90a sm_100 types
+// build: sm_90a sm_100 types e4m3
 /* conv.cu: a conv layer up to its out-projection, for steps of few rows (skinny/skinny.cuh), decode steps alone:
  *
  *   (B, C, X) = W rmsnorm(h[r,:]) + bias                             rounded to the operand type
@@ -84,11 +84,11 @@ __device__ inline void skinny_conv(const tg_skinny_conv_args &a) {
   const uint32_t tiles = hidden / SKINNY_OUTPUTS;
   if (threadIdx.x >= SKINNY_CONSUMERS) {
     const uint64_t policy = read_once();
-    block.pipeline.one_by_one = SKINNY_ONE_BY_ONE;
+    block.pipeline.begin_one_by_one();
     for (uint32_t tile = blockIdx.x; tile < tiles; tile += blocks)
 #pragma unroll 1
       for (uint32_t third = 0; third < 3; third++) {
-        auto run = [&](uint32_t n) { return SkinnyRows<Math>::of(w, third * hidden + n, 3 * hidden, hidden); };
+        auto run = [&](uint32_t n) { return SkinnyRows<Math>::of(w, a.scale, third * hidden + n, 3 * hidden, hidden); };
         block.pipeline.load(run(tile * SKINNY_OUTPUTS), run(tile * SKINNY_OUTPUTS + SKINNY_STAGE_ROWS), hidden, policy);
       }
     return;

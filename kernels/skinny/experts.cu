@@ -1,4 +1,4 @@
-// build: sm_90a sm_100 types
+// build: sm_90a sm_100 types e4m3
 /* experts.cu: a mixture of experts, for steps of few rows (skinny/skinny.cuh):
  *
  *   tg_skinny_expert_gate_up_*  y[r k + i,:] = silu(W1_e z) * W3_e z of each row's i-th expert e, z = rmsnorm(h[r,:]). It chooses
@@ -152,13 +152,13 @@ __device__ inline void skinny_experts(const tg_skinny_experts_args &a) {
   const SkinnyRouting<WORDS> routing(a.routing, bucket, hidden);
   const uint64_t policy = read_once();
   const uint32_t of_tile = block.pipeline.stages_of_tile(hidden);
-  auto run = [&](const W *w, const Tiles &at) {
-    return SkinnyRows<Math>::of(w + at.expert() * stride, at.tile * GATE_OUTPUTS, outputs, hidden);
+  auto run = [&](const W *w, const float *scales, const Tiles &at) {
+    return SkinnyRows<Math>::of(w + at.expert() * stride, scales + at.expert() * outputs, at.tile * GATE_OUTPUTS, outputs, hidden);
   };
   auto feed = [&](const Tiles &at, uint32_t begin, uint32_t end) {
-    block.pipeline.load(run(gate, at), run(up, at), hidden, policy, begin, end);
+    block.pipeline.load(run(gate, a.gate_scale, at), run(up, a.up_scale, at), hidden, policy, begin, end);
   };
-  const SkinnyDown<Math, WORDS> down{static_cast<const W *>(a.down), a.down_stride, outputs, hidden};
+  const SkinnyDown<Math, WORDS> down{static_cast<const W *>(a.down), a.down_scale, a.down_stride, outputs, hidden};
   SkinnyRow row;
   const bool predicts = layer != SKINNY_NO_LAYER;
   Prediction predicted;
@@ -171,7 +171,7 @@ __device__ inline void skinny_experts(const tg_skinny_experts_args &a) {
   __syncthreads();
   if (producer) {
     skinny_copy_predicted(block, predicted, Tiles(predicted.experts(), predicted, tiles), of_tile, feed, [&](const Tiles &at, uint32_t from) {
-      block.pipeline.prefetch(run(gate, at), run(up, at), hidden, policy, from);
+      block.pipeline.prefetch(run(gate, a.gate_scale, at), run(up, a.up_scale, at), hidden, policy, from);
     });
   } else {
     block.load_weight(a.norm_weight, hidden);
@@ -212,7 +212,10 @@ __device__ inline void skinny_experts(const tg_skinny_experts_args &a) {
   if constexpr (FUSED)
     down.add(h, block.pipeline, block.sums, SkinnyHandOver<Math>(block.choice + 1, weighing.k), choice, count, weighing,
              [&](uint32_t e) { return y_of(0, e); },
-             [&](uint32_t e) { skinny_make_missing<Math>(y_of(0, e), gate + e * stride, up + e * stride, block.row(1), outputs, hidden); });
+             [&](uint32_t e) {
+               const SkinnyExpert<Math> expert{gate + e * stride, up + e * stride, a.gate_scale + e * outputs, a.up_scale + e * outputs};
+               skinny_make_missing<Math>(y_of(0, e), expert, block.row(1), outputs, hidden);
+             });
 }
 
 #define SKINNY_EXPERTS(NAME, MATH, WORDS, FUSED) \
@@ -228,3 +231,6 @@ __device__ inline void skinny_experts(const tg_skinny_experts_args &a) {
 FOR_SKINNY_TYPES(SKINNY_EXPERT_GATE_UP)
 FOR_HALF_TYPES(SKINNY_FUSED)
 OF_F32(SKINNY_EXPERTS(experts_f32_bf16x3, SkinnyBf16x3Rows, 1, true))
+OF_BF16_E4M3(SKINNY_EXPERTS(experts_bf16_e4m3, SkinnyE4m3<SkinnyHalf<__nv_bfloat16>>, 1, true))
+OF_BF16_E4M3(SKINNY_EXPERTS(experts_bf16_e4m3_e64, SkinnyE4m3<SkinnyHalf<__nv_bfloat16>>, 2, true))
+OF_F32_E4M3(SKINNY_EXPERTS(experts_f32_e4m3_bf16x3, SkinnyE4m3<SkinnyBf16x3Rows>, 1, true))

@@ -88,13 +88,20 @@ struct SkinnyWords {
   }
 };
 
-/* One warp computes and publishes all words of y[N] that are missing. gate[N,H] and up[N,H] are packed; x is the batch row that this
- * lane multiplies; N is a multiple of GATE_OUTPUTS, as it is in every model. The warp does what a block's eight warps do, one after
+/* An expert's gate[N,H] and up[N,H], packed, and the scales of their rows, where they have any. */
+template <class Math>
+struct SkinnyExpert {
+  const typename Math::W *gate, *up;
+  const float *gate_scale, *up_scale;
+};
+
+/* One warp computes and publishes all words of y[N] that are missing. x is the batch row that this lane multiplies; N is a multiple of GATE_OUTPUTS, as it is in every model. The warp does what a block's eight warps do, one after
  * the other and in the same order, so the bits are the same. */
 template <class Math>
-__device__ inline void skinny_make_missing(typename Math::X *y, const typename Math::W *gate, const typename Math::W *up,
-                                       const typename Math::S *x, uint32_t outputs, uint32_t hidden) {
+__device__ inline void skinny_make_missing(typename Math::X *y, const SkinnyExpert<Math> &expert, const typename Math::S *x, uint32_t outputs,
+                                           uint32_t hidden) {
   using X = typename Math::X;
+  using W = typename Math::W;
   const uint32_t lane = threadIdx.x % WARP, k = skinny_stage_k(hidden), column = skinny_lane_column();
   /* warps that wait begin at different places, so that they share the work */
   uint32_t n = (blockIdx.x * SKINNY_CONSUMER_WARPS + threadIdx.x / WARP) * GATE_OUTPUTS % outputs + lane / 4;
@@ -103,7 +110,8 @@ __device__ inline void skinny_make_missing(typename Math::X *y, const typename M
     if (n >= outputs) n -= outputs;
     const bool missing = skinny_word(y + n) == SKINNY_MISSING;
     if (!__any_sync(0xffffffffu, missing)) continue;
-    float sum[SKINNY_TILE_RUNS];
+    float sum[SKINNY_TILE_RUNS], scale[SKINNY_TILE_RUNS];
+    if constexpr (IS_E4M3<W>) scale[0] = expert.gate_scale[n], scale[1] = expert.up_scale[n];
 #pragma unroll 1
     for (uint32_t warp = 0; warp < SKINNY_CONSUMER_WARPS; warp++) {
       SkinnyTileSums acc;
@@ -116,13 +124,18 @@ __device__ inline void skinny_make_missing(typename Math::X *y, const typename M
           for (uint32_t i = 0; i < Math::SUMS; i++) {
             const uint32_t unit = skinny_unit_of(warp, u + i), at = first + unit + column;
             if (unit >= min(k, hidden - first)) continue;
-            auto weights = [&](const typename Math::W *w) {
-              return *reinterpret_cast<const uint4 *>(w + packed_row(n, hidden) + packed_along(at));
+            auto weights = [&](const W *w) {
+              const W *row = w + packed_row(n, hidden);
+              if constexpr (!IS_E4M3<W>) return *reinterpret_cast<const uint4 *>(row + packed_along(at));
+              const W *line = row + packed_along((first + unit) / PACKED_COLUMNS * PACKED_COLUMNS) + lane % 4 * 16;
+              const uint2 words = *reinterpret_cast<const uint2 *>(line + (first + unit) % PACKED_COLUMNS / SKINNY_UNIT * 8);
+              return skinny_bf16(words.x, words.y);
             };
-            Math::multiply(sums[i], weights(gate), weights(up), Math::piece(x + at));
+            Math::multiply(sums[i], weights(expert.gate), weights(expert.up), Math::piece(x + first + unit + Math::lane_column()));
           }
         }
-        skinny_add_up<Math>(acc, sums);
+        if constexpr (IS_E4M3<W>) skinny_add_up<Math>(acc, sums, scale);
+        else skinny_add_up<Math>(acc, sums);
       }
       acc = skinny_whole<Math>(acc, 1);
 #pragma unroll
@@ -155,13 +168,15 @@ struct SkinnyHandOver {
   }
 };
 
-/* The down product. w[H,N] of each expert is packed; an expert's begins `stride` elements after that of the one before. */
+/* The down product. w[H,N] of each expert is packed, with the scales[H] of its rows; an expert's begins `stride` elements after that of the
+ * one before. */
 template <class Math, uint32_t WORDS>
 struct SkinnyDown {
   using W = typename Math::W;
   using Choice = SkinnyChoice<WORDS>;
   using Order = SkinnyExpertOrder<WORDS>;
   const W *w;
+  const float *scales;
   uint64_t stride;
   uint32_t inner, outputs;
 
@@ -184,7 +199,7 @@ struct SkinnyDown {
     for (uint32_t n = blockIdx.x * SKINNY_OUTPUTS; n < outputs; n += gridDim.x * SKINNY_OUTPUTS)
 #pragma unroll 1
       for (Order order = order_of(choice); any(order.left); order.next()) {
-        auto run = [&](uint32_t n) { return SkinnyRows<Math>::of(w + order.expert() * stride, n, outputs, inner); };
+        auto run = [&](uint32_t n) { return SkinnyRows<Math>::of(w + order.expert() * stride, scales + order.expert() * outputs, n, outputs, inner); };
         pipeline.load(run(n), run(n + SKINNY_STAGE_ROWS), inner, policy);
       }
   }
@@ -232,7 +247,8 @@ struct SkinnyDown {
         SkinnyColumns<Math> columns;
 #pragma unroll
         for (uint32_t u = 0; u < SKINNY_UNITS; u++)
-          columns.pieces[u] = own.pieces[Math::lane_shared_row(1, 1) * WARP + u * 4 + lane % 4];
+          columns.pieces[u] = Math::piece(
+              reinterpret_cast<const typename Math::S *>(own.pieces + Math::lane_shared_row(1, 1) * WARP + u * 4 + Math::lane_column() / 8));
         SkinnyTileSums sum;
         pipeline.multiply(sum, inner, columns);
         sum = skinny_whole<Math>(sum, 1);

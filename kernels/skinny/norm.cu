@@ -1,4 +1,4 @@
-// build: sm_90a sm_100 types
+// build: sm_90a sm_100 types e4m3
 /* norm.cu: RMSNorm and a product, for steps of few rows (skinny/skinny.cuh):
  *
  *   tg_skinny_project_*  y[r,:] = W rmsnorm(h[r,:]), in X's type: q, k and v; or the LM head, of the sampled rows: where each
@@ -39,8 +39,8 @@ __device__ inline void skinny_project(const tg_skinny_norm_args &a) {
   const uint32_t tiles = (outputs + SKINNY_OUTPUTS - 1) / SKINNY_OUTPUTS;
   if (threadIdx.x >= SKINNY_CONSUMERS) {
     const uint64_t policy = read_once();
-    block.pipeline.one_by_one = SKINNY_ONE_BY_ONE;
-    auto run = [&](uint32_t n) { return SkinnyRows<Math>::of(w, n, outputs, hidden); };
+    block.pipeline.begin_one_by_one();
+    auto run = [&](uint32_t n) { return SkinnyRows<Math>::of(w, a.scale, n, outputs, hidden); };
     for (uint32_t tile = blockIdx.x; tile < tiles; tile += blocks)
       block.pipeline.load(run(tile * SKINNY_OUTPUTS), run(tile * SKINNY_OUTPUTS + SKINNY_STAGE_ROWS), hidden, policy);
     return;
@@ -93,8 +93,8 @@ __device__ inline void skinny_gate_up(const tg_skinny_norm_args &a) {
     const uint64_t policy = read_once();
 #pragma unroll 1
     for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x)
-      block.pipeline.load(SkinnyRows<Math>::of(gate, tile * GATE_OUTPUTS, outputs, hidden),
-                          SkinnyRows<Math>::of(up, tile * GATE_OUTPUTS, outputs, hidden), hidden, policy);
+      block.pipeline.load(SkinnyRows<Math>::of(gate, a.scale, tile * GATE_OUTPUTS, outputs, hidden),
+                          SkinnyRows<Math>::of(up, a.up_scale, tile * GATE_OUTPUTS, outputs, hidden), hidden, policy);
     return;
   }
   block.load_weight(a.norm_weight, hidden);

@@ -89,7 +89,7 @@ struct SkinnyNormBlock {
       : sums{reinterpret_cast<float *>(shared), bucket},
         norm(reinterpret_cast<float *>(reinterpret_cast<char *>(shared) + SkinnySums::bytes_of(bucket))),
         x(reinterpret_cast<char *>(norm + hidden)),
-        x_pitch(skinny_pitch<S>(hidden)), choice(reinterpret_cast<Choice *>(x + Math::PARTS * bucket * x_pitch)),
+        x_pitch(skinny_pitch<Math>(hidden)), choice(reinterpret_cast<Choice *>(x + Math::PARTS * bucket * x_pitch)),
         pipeline(reinterpret_cast<char *>(choice) + (choose ? sizeof(Choice) : 0) + beside, barriers, hidden, stages, later) {
     if (threadIdx.x == 0) pipeline.init();
   }

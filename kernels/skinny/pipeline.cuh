@@ -13,15 +13,26 @@
 #include "common/bulk.cuh"
 #include "common/packed.cuh"
 
+/* A lane's 8 columns of a unit of weights in 8 bits, which are two words, as two instructions have them. */
+__device__ inline uint4 skinny_bf16(uint32_t first, uint32_t second) {
+  return make_uint4(bf16_of_e4m3<0>(first), bf16_of_e4m3<2>(first), bf16_of_e4m3<0>(second), bf16_of_e4m3<2>(second));
+}
+/* Unit u of those that 16 bytes each of a row have: of 8 bits two, a line. */
+template <typename W>
+__device__ inline uint4 skinny_unit(const uint4 *pieces, uint32_t u) {
+  if constexpr (!IS_E4M3<W>) return pieces[u];
+  const uint4 line = pieces[u / 2];
+  return u % 2 ? skinny_bf16(line.z, line.w) : skinny_bf16(line.x, line.y);
+}
+
 /* A lane's part of some of its warp's units of a stage: 16 bytes each of one weight row, g = lane / 4. */
-template <uint32_t UNITS>
+template <uint32_t UNITS, typename W>
 struct SkinnyRun {
   uint4 units[UNITS];
 
   /* Reads the units from `first` on. A stage's rows begin `pitch` bytes from each other, and a row's lines `apart` bytes. The stage has
    * `k_here` columns; a line past them is read as zeros. Shared memory serves 8 lanes at a time, of two rows. Both rows begin in the same
    * bank. So the lanes of every other row read a line's second half first: then no two of the 8 lanes want the same bank. */
-  template <typename W>
   __device__ inline void take(const char *rows, uint32_t pitch, uint32_t apart, uint32_t first, uint32_t k_here) {
     static_assert(SKINNY_LINE_UNITS * SKINNY_UNIT * sizeof(W) == SKINNY_LINE && SKINNY_LINE_UNITS == 2, "a unit is half a line");
     const uint32_t lane = threadIdx.x % WARP, turned = lane / 4 % 2;
@@ -41,27 +52,49 @@ struct SkinnyRun {
   }
 };
 
-/* Up to SKINNY_STAGE_ROWS consecutive weight rows: what fills one stage. */
+/* Of 8 bits 16 bytes are a line's, and rows lie packed: 8 lanes read what lies side by side. */
+template <uint32_t UNITS>
+struct SkinnyRun<UNITS, E4m3> {
+  uint4 lines[UNITS / SKINNY_LINE_UNITS];
+
+  __device__ inline void take(const char *rows, uint32_t, uint32_t, uint32_t first, uint32_t k_here) {
+    const uint32_t lane = threadIdx.x % WARP;
+    const char *row = rows + lane / 4 * PACKED_COLUMNS + lane % 4 * 16;
+#pragma unroll
+    for (uint32_t i = 0; i < UNITS / SKINNY_LINE_UNITS; i++) {
+      const uint32_t line = skinny_unit_at(first + SKINNY_LINE_UNITS * i);
+      lines[i] = line < k_here ? *reinterpret_cast<const uint4 *>(row + line / PACKED_COLUMNS * PACKED_BLOCK) : make_uint4(0, 0, 0, 0);
+    }
+  }
+
+  __device__ inline uint4 unit(uint32_t u, bool there) const { return there ? skinny_unit<E4m3>(lines, u) : make_uint4(0, 0, 0, 0); }
+};
+
+/* Up to SKINNY_STAGE_ROWS consecutive weight rows, and in 8 bits their scales: what fills one stage. */
 template <class Math>
 struct SkinnyRows {
   using W = typename Math::W;
   const W *at;
   uint32_t count;
+  const float *scales;
 
-  /* The rows of w[outputs,inner] from row n on. n is a multiple of SKINNY_STAGE_ROWS. */
-  static __device__ inline SkinnyRows of(const W *w, uint32_t n, uint32_t outputs, uint32_t inner) {
+  /* The rows of w[outputs,inner], whose scales[outputs] are, from row n on. n is a multiple of SKINNY_STAGE_ROWS. */
+  static __device__ inline SkinnyRows of(const W *w, const float *scales, uint32_t n, uint32_t outputs, uint32_t inner) {
     const uint32_t row = Math::PACKED ? packed_columns(inner) : inner;
-    return {w + (size_t)n * row, n < outputs ? min(outputs - n, SKINNY_STAGE_ROWS) : 0};
+    return {w + (size_t)n * row, n < outputs ? min(outputs - n, SKINNY_STAGE_ROWS) : 0, IS_E4M3<W> ? scales + n : nullptr};
   }
 };
 static_assert(SKINNY_STAGE_ROWS == PACKED_ROWS && SKINNY_LINE_UNITS * SKINNY_UNIT == PACKED_COLUMNS, "a stage has whole blocks");
 
 /* A stage holds SKINNY_STAGE_ROWS weight rows, `k` of their K columns each. Rows begin `pitch` bytes from each other, but
- * packed ones lie as they do in memory. Stages begin `room` bytes from each other, the first at the first line of `memory`. */
+ * packed ones lie as they do in memory. Stages begin `room` bytes from each other, the first at the first line of `memory`. A stage's last
+ * line has the scales of weights in 8 bits: loaded by consumers they would stand behind all that is under way, a tile's time. */
 template <class Math>
 struct SkinnyPipeline {
   using W = typename Math::W;
   using S = typename Math::S;
+
+  static constexpr uint32_t SMALLER = 2 / sizeof(W);  /* stages of as many bytes as one of 16-bit weights */
 
   char *stages;
   uint64_t *full, *empty;  /* [TG_SKINNY_MOST_STAGES] each */
@@ -71,8 +104,10 @@ struct SkinnyPipeline {
    * have come. */
   uint32_t under_way = 0, oldest = 0, oldest_parity = 0, one_by_one = 0;
 
+  static constexpr bool SCALED = IS_E4M3<W>;
+
   static __host__ __device__ constexpr uint32_t stage_bytes(uint32_t inner) {
-    return SKINNY_STAGE_ROWS * skinny_stage_pitch(skinny_stage_k(inner) * sizeof(W));
+    return SKINNY_STAGE_ROWS * skinny_stage_pitch(skinny_stage_k(inner) * sizeof(W)) + SCALED * SKINNY_LINE;
   }
 
   /* For rows of `inner` columns. With `later`, its stages also have room for rows of so many columns (set_width). */
@@ -91,6 +126,7 @@ struct SkinnyPipeline {
   }
 
   __device__ inline char *stage() const { return stages + at * room; }
+  __device__ inline float *scales() const { return reinterpret_cast<float *>(stage() + room - SKINNY_LINE); }
 
   __device__ inline void next() {
     if (++at == count) at = 0, parity ^= 1;
@@ -102,14 +138,18 @@ struct SkinnyPipeline {
   struct Source {
     const W *at;
     uint32_t count, bytes;
+    const float *scales;
   };
   /* The source of stage `stage_of_tile` of a tile, whose two runs of rows come by turns. Rows have `inner` columns. */
   __device__ inline Source source(const SkinnyRows<Math> &first, const SkinnyRows<Math> &second, uint32_t inner, uint32_t stage_of_tile) const {
     const bool even = stage_of_tile % SKINNY_TILE_RUNS == 0;
     const uint32_t from = stage_of_tile / SKINNY_TILE_RUNS * k, columns = min(k, inner - from);
     return {(even ? first.at : second.at) + (Math::PACKED ? packed_along(from) : from), even ? first.count : second.count,
-            (Math::PACKED ? packed_columns(columns) : columns) * uint32_t(sizeof(W))};
+            (Math::PACKED ? packed_columns(columns) : columns) * uint32_t(sizeof(W)), even ? first.scales : second.scales};
   }
+
+  /* The producer's first stages come one by one. */
+  __device__ inline void begin_one_by_one() { one_by_one = SKINNY_ONE_BY_ONE * SMALLER; }
 
   /* The producer copies stages `begin` to `end` of a tile, each as soon as a stage is empty. At most SKINNY_AHEAD are under way at once,
    * since whatever else is read of memory stands behind all of them. */
@@ -121,7 +161,7 @@ struct SkinnyPipeline {
     for (uint32_t stage_of_tile = begin; stage_of_tile < end; stage_of_tile++, next()) {
       const Source from = source(first, second, inner, stage_of_tile);
       barrier_wait(empty + at, parity ^ 1);
-      const uint32_t most = one_by_one > 0 ? 1 : SKINNY_AHEAD;
+      const uint32_t most = (one_by_one > 0 ? 1 : SKINNY_AHEAD) * SMALLER;
       if (one_by_one > 0) one_by_one--;
 #pragma unroll 1
       for (; under_way >= most; under_way--) {
@@ -131,8 +171,10 @@ struct SkinnyPipeline {
       under_way++;
       __syncwarp();  /* a lane that is behind would wait for a later phase, once consumers had released this stage */
       if (lane == 0) {
-        barrier_arrive_expecting(full + at, from.count * from.bytes);
+        const uint32_t scale_bytes = SCALED ? from.count * sizeof(float) : 0;
+        barrier_arrive_expecting(full + at, from.count * from.bytes + scale_bytes);
         if (together && from.count > 0) bulk_copy(stage(), from.at, from.count * from.bytes, full + at, policy);
+        if (SCALED && from.count > 0) bulk_copy(scales(), from.scales, scale_bytes, full + at, policy);
       }
       __syncwarp();
       if (!together && lane < from.count)
@@ -171,15 +213,18 @@ struct SkinnyPipeline {
     SkinnyTileSums sums[Math::SUMS];
     static_assert(SKINNY_UNITS % AT_ONCE == 0 && AT_ONCE % Math::SUMS == 0, "the same units in each sum, however many at once");
     const uint32_t first_at = at, first_parity = parity;  /* the two stages are read in several rounds */
+    float scale[SKINNY_TILE_RUNS];
 #pragma unroll 1
     for (uint32_t first = 0; first < SKINNY_UNITS; first += AT_ONCE) {
-      SkinnyRun<AT_ONCE> runs[SKINNY_TILE_RUNS];
+      SkinnyRun<AT_ONCE, W> runs[SKINNY_TILE_RUNS];
       if (AT_ONCE < SKINNY_UNITS) at = first_at, parity = first_parity;
 #pragma unroll
       for (uint32_t run = 0; run < SKINNY_TILE_RUNS; run++) {
-        if (first == 0) barrier_wait(full + at, parity);
-        runs[run].template take<W>(stage(), Math::PACKED ? SKINNY_LINE : pitch, Math::PACKED ? PACKED_ROWS * SKINNY_LINE : SKINNY_LINE, first,
-                                   k_here);
+        if (first == 0) {
+          barrier_wait(full + at, parity);
+          if constexpr (SCALED) scale[run] = scales()[threadIdx.x % WARP / 4];
+        }
+        runs[run].take(stage(), Math::PACKED ? SKINNY_LINE : pitch, Math::PACKED ? PACKED_ROWS * SKINNY_LINE : SKINNY_LINE, first, k_here);
         if (first + AT_ONCE == SKINNY_UNITS) release_and_next();
         else next();
       }
@@ -189,7 +234,8 @@ struct SkinnyPipeline {
         Math::multiply(sums[i % Math::SUMS], runs[0].unit(i, there), runs[1].unit(i, there), columns.piece(first + i, there));
       }
     }
-    skinny_add_up<Math>(acc, sums);
+    if constexpr (SCALED) skinny_add_up<Math>(acc, sums, scale);
+    else skinny_add_up<Math>(acc, sums);
   }
 
   /* A consumer warp's sums of a tile. Where a row fits one stage, `columns` are loaded already; else load(first, k_here) loads those of

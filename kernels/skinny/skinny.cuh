@@ -28,6 +28,7 @@
 #include "common/barrier.cuh"
 #include "common/base.cuh"
 #include "common/bf16x3.cuh"
+#include "common/e4m3.cuh"
 #include "common/global.cuh"
 #include "common/launch.cuh"
 #include "common/mma.cuh"
@@ -43,8 +44,8 @@ constexpr int SKINNY_THREADS = SKINNY_CONSUMERS + WARP;
 constexpr uint32_t SKINNY_UNITS = SKINNY_K / SKINNY_UNIT / SKINNY_CONSUMER_WARPS;  /* of a stage, for each consumer warp */
 constexpr uint32_t SKINNY_LINE = TG_SKINNY_LINE;
 constexpr uint32_t SKINNY_LINE_UNITS = 2;  /* of 16-bit weights */
-/* Stages under way at once, however many a pipeline has: any other load of the block stands in a queue behind all of them
- * (profiles/log/few-rows.md). */
+/* Stages of 16-bit weights under way at once, however many a pipeline has: any other load of the block stands in a queue behind all of
+ * them (profiles/log/few-rows.md). */
 constexpr uint32_t SKINNY_AHEAD = 2;
 /* In in-projections, q, k and v, and the LM head the first so many stages are copied one by one, since the batch rows are loaded at the
  * same time and must not stand behind many weights (four and six were slower: profiles/log/few-rows-copies.md). */
@@ -57,10 +58,11 @@ __host__ __device__ constexpr uint32_t skinny_stage_k(uint32_t k) {
 }
 
 /* Bytes from a batch row in shared memory to the next. Shared memory serves 8 lanes together, which read 4 pieces of 16 bytes (32 of
- * f32) of each of two rows. With this distance no two of them want the same bank. */
-template <typename T>
+ * f32) of each of two rows; beside weights in 8 bits, a piece of each of 8 rows. With this distance no two of them want the same bank. */
+template <class Math>
 __host__ __device__ constexpr uint32_t skinny_pitch(uint32_t elements) {
-  const uint32_t bytes = elements * sizeof(T), want = sizeof(T) == 2 ? 64 : 16;
+  using S = typename Math::S;
+  const uint32_t bytes = elements * sizeof(S), want = sizeof(S) == 2 && !IS_E4M3<typename Math::W> ? 64 : 16;
   return bytes + (want + 128 - bytes % 128) % 128;
 }
 
@@ -110,8 +112,8 @@ __device__ inline void skinny_mma(SkinnyTileSums &sum, uint4 first, uint4 second
   sum.run[0] = make_float2(v[0], v[1]), sum.run[1] = make_float2(v[2], v[3]);
 }
 
-/* A Math has: X, S, W, Piece, PARTS, PACKED, HELD, AT_ONCE, SUMS, piece, lane_row, lane_shared_row, store, whole, multiply (and lane_part
- * where HELD with PARTS > 1). W has 16 bits: 16 bytes are 8 columns wherever weights are read.
+/* A Math has: X, S, W, Piece, PARTS, PACKED, HELD, AT_ONCE, SUMS, piece, lane_column, lane_row, shared_row, lane_shared_row, store, whole,
+ * multiply (and lane_part where HELD with PARTS > 1).
  *
  * Rows and weights of the same 16-bit type: */
 template <typename T>
@@ -126,13 +128,17 @@ struct SkinnyHalf {
   static constexpr uint32_t AT_ONCE = SKINNY_UNITS;  /* units of a stage read together: as many as registers allow */
   static constexpr uint32_t SUMS = 2;             /* units go to so many sums by turns, which are then added with rounding */
 
+  /* This lane's, at its lane_column() of a unit. */
   static __device__ inline Piece piece(const S *x) { return *reinterpret_cast<const uint4 *>(x); }
+  static __device__ inline uint32_t lane_column() { return skinny_lane_column(); }
 
   /* Which batch row a lane multiplies; there may be no such row. */
   static __device__ inline uint32_t lane_row(uint32_t) { return threadIdx.x % WARP / 4; }
 
-  /* Where that row is in shared memory. A lane without a row reads the last one again; its sums are never read. */
-  static __device__ inline uint32_t lane_shared_row(uint32_t rows, uint32_t) { return min(threadIdx.x % WARP / 4, rows - 1); }
+  /* Where the i-th row of an instruction is in shared memory. One that is not there is the last one again; its sums are never read. */
+  static __device__ inline uint32_t shared_row(uint32_t i, uint32_t rows, uint32_t) { return min(i, rows - 1); }
+  /* The row that this lane's pieces are read at. */
+  static __device__ inline uint32_t lane_shared_row(uint32_t rows, uint32_t bucket) { return shared_row(threadIdx.x % WARP / 4, rows, bucket); }
 
   /* 4 columns of a row; its parts lie `apart` bytes from each other. */
   static __device__ inline void store(S *to, uint32_t, float4 v) { store4(to, v); }
@@ -191,9 +197,10 @@ struct SkinnyBf16x3Rows : SkinnyHalf<__nv_bfloat16> {
   static __device__ inline uint32_t lane_part(uint32_t bucket) { return threadIdx.x % WARP / 4 >> (bucket - 1); }
   static __device__ inline uint32_t lane_row(uint32_t bucket) { return threadIdx.x % WARP / 4 & (bucket - 1); }
 
-  static __device__ inline uint32_t lane_shared_row(uint32_t rows, uint32_t bucket) {
-    return min(lane_part(bucket), PARTS - 1) * bucket + min(lane_row(bucket), rows - 1);
+  static __device__ inline uint32_t shared_row(uint32_t i, uint32_t rows, uint32_t bucket) {
+    return min(i >> (bucket - 1), PARTS - 1) * bucket + min(i & (bucket - 1), rows - 1);
   }
+  static __device__ inline uint32_t lane_shared_row(uint32_t rows, uint32_t bucket) { return shared_row(threadIdx.x % WARP / 4, rows, bucket); }
 
   /* Takes the upper halves of two values, 8 bits and a sign of each, and keeps the rest in them. */
   static __device__ inline uint32_t take_upper(float &lo, float &hi) {
@@ -222,11 +229,47 @@ struct SkinnyPacked : Math {
   static constexpr bool PACKED = true;
 };
 
+/* The same with weights in 8 bits, whose lanes have other columns (common/e4m3.cuh): of each of a unit's four runs of 8 a pair. ldmatrix brings
+ * these from shared memory, eight lanes giving the addresses of a run of all rows. */
+template <class Math>
+struct SkinnyE4m3 : Math {
+  using W = E4m3;
+  static constexpr bool PACKED = true;
+
+  static __device__ inline uint4 piece(const typename Math::S *x) {
+    uint32_t v[4];
+    load_matrix_x4(v, reinterpret_cast<const __nv_bfloat16 *>(x));
+    return make_uint4(v[0], v[1], v[2], v[3]);
+  }
+  static __device__ inline uint32_t lane_column() { return threadIdx.x % WARP / 8 * 8; }
+  static __device__ inline uint32_t lane_shared_row(uint32_t rows, uint32_t bucket) { return Math::shared_row(threadIdx.x % 8, rows, bucket); }
+};
+
+/* f32 rows that become bf16x3 in registers, which each lane reads itself. */
+template <>
+struct SkinnyE4m3<SkinnyBf16x3> : SkinnyBf16x3 {
+  using W = E4m3;
+  static constexpr bool PACKED = true;
+
+  static __device__ inline Piece piece(const S *x) { return {make_float4(x[0], x[1], x[8], x[9]), make_float4(x[16], x[17], x[24], x[25])}; }
+  static __device__ inline uint32_t lane_column() { return threadIdx.x % 4 * 2; }
+};
+
 /* acc += a warp's sums of a stage. All kernels add them in this order. */
 template <class Math>
 __device__ inline void skinny_add_up(SkinnyTileSums &acc, const SkinnyTileSums (&sums)[Math::SUMS]) {
 #pragma unroll
   for (uint32_t i = 0; i < Math::SUMS; i++) acc += sums[i];
+}
+
+/* The same of weights in 8 bits, times the scales of this lane's weight rows. */
+template <class Math>
+__device__ inline void skinny_add_up(SkinnyTileSums &acc, const SkinnyTileSums (&sums)[Math::SUMS], const float (&scale)[SKINNY_TILE_RUNS]) {
+  SkinnyTileSums all;
+  skinny_add_up<Math>(all, sums);
+#pragma unroll
+  for (uint32_t run = 0; run < SKINNY_TILE_RUNS; run++)
+    acc.run[run].x = fmaf(all.run[run].x, scale[run], acc.run[run].x), acc.run[run].y = fmaf(all.run[run].y, scale[run], acc.run[run].y);
 }
 
 /* Makes sums of batch rows of the sums of their parts. */
@@ -250,7 +293,7 @@ struct SkinnyColumns {
   __device__ inline void load(const typename Math::S *x, uint32_t k_here, bool there) {
 #pragma unroll
     for (uint32_t u = 0; u < SKINNY_UNITS; u++)
-      pieces[u] = there && skinny_unit_at(u) < k_here ? Math::piece(x + skinny_unit_at(u) + skinny_lane_column()) : typename Math::Piece{};
+      pieces[u] = there && skinny_unit_at(u) < k_here ? Math::piece(x + skinny_unit_at(u) + Math::lane_column()) : typename Math::Piece{};
   }
 
   /* Past the end of a row it is zeros already, whether or not the unit is `there`. */
@@ -262,7 +305,7 @@ template <class Math>
 struct SkinnyColumns<Math, false> {
   const typename Math::S *x;
 
-  __device__ inline void load(const typename Math::S *from, uint32_t, bool) { x = from + skinny_lane_column(); }
+  __device__ inline void load(const typename Math::S *from, uint32_t, bool) { x = from + Math::lane_column(); }
 
   /* Past the end of a row shared memory may hold what is not a number, so a unit that is not `there` is zeros. */
   __device__ inline typename Math::Piece piece(uint32_t u, bool there) const {
@@ -320,4 +363,6 @@ struct SkinnySums {
 #define FOR_SKINNY_TYPES(ENTRY)                   \
   OF_BF16(ENTRY(bf16, SkinnyHalf<__nv_bfloat16>)) \
   OF_F16(ENTRY(f16, SkinnyHalf<__half>))          \
-  OF_F32(ENTRY(f32, SkinnyBf16x3) ENTRY(f32_bf16x3, SkinnyBf16x3Rows))
+  OF_F32(ENTRY(f32, SkinnyBf16x3) ENTRY(f32_bf16x3, SkinnyBf16x3Rows)) \
+  OF_BF16_E4M3(ENTRY(bf16_e4m3, SkinnyE4m3<SkinnyHalf<__nv_bfloat16>>)) \
+  OF_F32_E4M3(ENTRY(f32_e4m3, SkinnyE4m3<SkinnyBf16x3>) ENTRY(f32_e4m3_bf16x3, SkinnyE4m3<SkinnyBf16x3Rows>))

@@ -17,6 +17,8 @@ typedef struct tg_swap_ab_args {
   TG_ADDRESS(const uint32_t) count;         /* rows */
   uint32_t n_total;                         /* N */
   uint32_t pad;
+  TG_ADDRESS(const float) w_scale;          /* [N], as is the pair's: of weights in 8 bits, else null */
+  TG_ADDRESS(const float) pair_scale;
 } tg_swap_ab_args;
 
 /* swap_ab/head.cuh */

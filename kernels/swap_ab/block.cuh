@@ -20,22 +20,26 @@ constexpr uint32_t SWAP_AB_BF16X3_BUFFERS = 3;  /* one is read, one is written, 
 /* What the blocks of a cluster share. */
 enum SwapAbCluster { SWAP_AB_SPLIT_K /* a tile, of which each sums over a run of K */, SWAP_AB_ALONE, SWAP_AB_MULTICAST /* rows */ };
 
-/* ROWS batch rows, GROUPS warpgroups of WIDTH weight rows; or, with batch rows first, of 64 of them (conv.cuh). */
-template <class Operand_, int ROWS_, int GROUPS_, int WIDTH_, SwapAbCluster CLUSTER = SWAP_AB_SPLIT_K, bool ROWS_FIRST_ = false>
+/* ROWS batch rows, GROUPS warpgroups of WIDTH weight rows; or, with batch rows first, of 64 of them (conv.cuh). Weights in 8 bits, which warps
+ * hold, are BOXES of WIDTH rows, of which each warp of the groups has the next 16. */
+template <class Operand_, int ROWS_, int GROUPS_, int WIDTH_, SwapAbCluster CLUSTER = SWAP_AB_SPLIT_K, bool ROWS_FIRST_ = false,
+          int BOXES_ = ROWS_FIRST_ ? 3 : GROUPS_>
 struct SwapAbTile {
   using Operand = Operand_;
   using X = typename Operand::X;
   static constexpr bool ROWS_FIRST = ROWS_FIRST_;  /* batch rows are the instruction's M, else weight rows are */
-  static constexpr uint32_t ROWS = ROWS_, GROUPS = GROUPS_, WIDTH = WIDTH_, OUTPUTS = (ROWS_FIRST ? 3 : GROUPS) * WIDTH;
+  static constexpr bool IN_8_BITS = sizeof(typename Operand::Stored) == 1;  /* weights; else in 16 */
+  static constexpr uint32_t ROWS = ROWS_, GROUPS = GROUPS_, WIDTH = WIDTH_, BOXES = BOXES_, OUTPUTS = BOXES * WIDTH;
   static constexpr bool SPLITS_K = CLUSTER == SWAP_AB_SPLIT_K, IS_BF16X3 = Operand::PARTS > 1;
   static constexpr uint32_t MULTICAST = CLUSTER == SWAP_AB_MULTICAST ? 2 : 1;  /* blocks */
   static constexpr uint32_t CONSUMERS = GROUPS * GMMA_GROUP, THREADS = CONSUMERS + SWAP_AB_PRODUCERS;
   static constexpr uint32_t GROUP_BYTES = (ROWS_FIRST ? GMMA_M : WIDTH) * GMMA_ROW_BYTES;  /* of M */
-  static constexpr uint32_t W_BYTES = OUTPUTS * GMMA_ROW_BYTES, X_BYTES = ROWS * GMMA_K * sizeof(X);
+  static constexpr uint32_t BOX_BYTES = WIDTH * GMMA_K * sizeof(typename Operand::Stored), W_BYTES = BOXES * BOX_BYTES, X_BYTES = ROWS * GMMA_K * sizeof(X);
   static constexpr uint32_t STAGE_BYTES = W_BYTES + X_BYTES;
   static constexpr uint32_t BF16X3_BYTES = IS_BF16X3 ? Operand::PARTS * ROWS * GMMA_ROW_BYTES : 0;  /* of a buffer */
   static constexpr uint32_t BUFFERS_BYTES = SWAP_AB_BF16X3_BUFFERS * BF16X3_BYTES;
-  static constexpr uint32_t PAST_BYTES = GMMA_M * GMMA_ROW_BYTES - GROUP_BYTES;  /* what an instruction reads behind the last group */
+  /* What an instruction reads behind the last group. */
+  static constexpr uint32_t PAST_BYTES = IN_8_BITS ? 0 : GMMA_M * GMMA_ROW_BYTES - GROUP_BYTES;
   static constexpr uint32_t OUT_PITCH = OUTPUTS + 4;  /* floats: the rows that a warp writes lie in different banks */
   static constexpr uint32_t FRAGMENTS = ROWS / 8;     /* of 8 batch rows, of which a thread has four sums each */
   static constexpr uint32_t FRAGMENT_BYTES = CONSUMERS * sizeof(float4);
@@ -44,6 +48,19 @@ struct SwapAbTile {
   static constexpr uint32_t N = ROWS_FIRST ? OUTPUTS : ROWS;
   using Acc = float[N / 2];
   static_assert(WIDTH % 16 == 0 && WIDTH <= GMMA_M && (ROWS_FIRST || OUTPUTS % 32 == 0), "whole warps; rows of sums in different banks");
+  static_assert(IN_8_BITS ? !ROWS_FIRST && OUTPUTS <= GROUPS * GMMA_M : ROWS_FIRST || BOXES == GROUPS, "weight rows have warps");
+
+  /* Copies a box of WIDTH weight rows from `row` on. Maps of 16 bits are of a matrix, and of 8 bits of its packed blocks in elements of 16. */
+  static __device__ inline void copy_weights(char *to, const TensorMap *map, uint32_t k_block, uint32_t row, uint64_t *barrier,
+                                             uint64_t policy) {
+    tensor_copy(to, map, k_block * BOX_COLUMNS, row / BOX_LINE, barrier, policy);
+  }
+  static __device__ inline void prefetch_weights(const TensorMap *map, uint32_t k_block, uint32_t row) {
+    tensor_prefetch(map, k_block * BOX_COLUMNS, row / BOX_LINE);
+  }
+
+private:
+  static constexpr uint32_t BOX_COLUMNS = IN_8_BITS ? E4M3_BLOCK_BYTES / 2 : GMMA_K, BOX_LINE = IN_8_BITS ? PACKED_ROWS : 1;
 };
 
 /* The k-blocks that block `rank` of `blocks` takes. */
@@ -134,7 +151,9 @@ struct SwapAbBlock {
 #pragma unroll
     for (uint32_t i = 0; i < Tile::N / 2; i++) acc[i] = 0.0f;
     gmma_settle(acc);
-    if constexpr (!Tile::IS_BF16X3) {
+    if constexpr (Tile::IN_8_BITS) {
+      multiply_e4m3(acc, x, full, steps, again);
+    } else if constexpr (!Tile::IS_BF16X3) {
       mainloop<false>(
           pipe, full, steps, [](uint32_t) {},
           [&](uint32_t stage, uint32_t) {
@@ -149,13 +168,7 @@ struct SwapAbBlock {
       char *to;
       mainloop<true>(
           pipe, full, steps,
-          [&](uint32_t stage) {
-            to = bf16x3 + buffer * Tile::BF16X3_BYTES;
-            if (++buffer == SWAP_AB_BF16X3_BUFFERS) buffer = 0;
-            prepare(to, reinterpret_cast<const float *>(pipe.stages + stage * Tile::STAGE_BYTES + Tile::W_BYTES));
-            operands_written();
-            consumers_meet();
-          },
+          [&](uint32_t stage) { to = prepared(stage); },
           [&](uint32_t stage, uint32_t) {
             multiply_k_block<W, N>(part, m + stage * gmma_apart(Tile::STAGE_BYTES), gmma_operand(shared_address(to)), false);
           },
@@ -165,6 +178,55 @@ struct SwapAbBlock {
             release(stage, again(step));
           });
     }
+  }
+
+  /* The same of weights in 8 bits, of which each warp holds 16 rows. x: the gmma_operand() of stage 0's rows. */
+  template <class Again>
+  __device__ inline void multiply_e4m3(typename Tile::Acc &acc, uint32_t x, uint32_t full, uint32_t steps, Again again) {
+    constexpr uint32_t N = Tile::Operand::PARTS * Tile::ROWS;
+    /* A warp beyond the last weight row has that one's. */
+    const char *own = pipe.stages + min(threadIdx.x / WARP, Tile::OUTPUTS / 16 - 1) * 2 * E4M3_BLOCK_BYTES;
+    float part[Tile::IS_BF16X3 ? N / 2 : 1];
+    auto issue_to = [&](float(&to)[N / 2], const uint32_t(&a)[2][4], uint32_t rows, bool add) {
+      gmma_fence();
+      gmma<W, N>(to, a[0], rows, add);
+      gmma<W, N>(to, a[1], rows + 2, true);
+    };
+    mainloop_e4m3<Tile::IS_BF16X3>(
+        pipe, full, steps, [&](uint32_t stage) { return own + stage * Tile::STAGE_BYTES; },
+        [&](uint32_t stage) {
+          if constexpr (Tile::IS_BF16X3)
+            return gmma_operand(shared_address(prepared(stage)));
+          else
+            return x + stage * gmma_apart(Tile::STAGE_BYTES);
+        },
+        [&](const uint32_t(&a)[2][4], uint32_t rows, bool add) {
+          if constexpr (Tile::IS_BF16X3)
+            issue_to(part, a, rows, add);
+          else
+            issue_to(acc, a, rows, add);
+        },
+        [&](uint32_t stage, uint32_t step) {
+          if constexpr (Tile::IS_BF16X3) gmma_settle(part), add_bf16x3(acc, part);
+          release(stage, again(step));
+        });
+    gmma_settle(acc);
+  }
+
+  /* A consumer's sums times the scales of its two weight rows in 8 bits. */
+  static __device__ inline void scale(typename Tile::Acc &acc, const float (&scales)[2]) {
+#pragma unroll
+    for (uint32_t i = 0; i < Tile::N / 2; i++) acc[i] *= scales[i % 4 / 2];
+  }
+
+  /* A stage's rows of f32 as bf16x3, in the next buffer. */
+  __device__ inline char *prepared(uint32_t stage) {
+    char *to = bf16x3 + buffer * Tile::BF16X3_BYTES;
+    if (++buffer == SWAP_AB_BF16X3_BUFFERS) buffer = 0;
+    prepare(to, reinterpret_cast<const float *>(pipe.stages + stage * Tile::STAGE_BYTES + Tile::W_BYTES));
+    operands_written();
+    consumers_meet();
+    return to;
   }
 
   /* Rows x[ROWS,GMMA_K] as bf16x3, [PARTS,ROWS] rows of an operand. */
@@ -192,8 +254,10 @@ struct SwapAbBlock {
     return reinterpret_cast<float *>(pipe.stages + (Tile::SPLITS_K ? most() * Tile::FRAGMENT_BYTES : 0));
   }
 
-  /* Whether this warp's sums are of weight rows of the group. */
-  static __device__ inline bool counts() { return threadIdx.x % GMMA_GROUP / WARP * 16 < Tile::WIDTH; }
+  /* Whether this warp's sums are of weight rows of the tile. */
+  static __device__ inline bool counts() {
+    return Tile::IN_8_BITS ? threadIdx.x / WARP * 16 < Tile::OUTPUTS : threadIdx.x % GMMA_GROUP / WARP * 16 < Tile::WIDTH;
+  }
 
   /* All consumers, where K is split: each fragment goes to the block that sums it. Then all of this block's own are there. */
   __device__ inline void send(const typename Tile::Acc &acc) const {
@@ -231,7 +295,7 @@ struct SwapAbBlock {
   /* The tile's weight row of a thread's first two sums of four; the others are of the one 8 further. */
   static __device__ inline uint32_t output() {
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x % GMMA_GROUP / WARP;
-    return threadIdx.x / GMMA_GROUP * Tile::WIDTH + warp * 16 + lane / 4;
+    return threadIdx.x / GMMA_GROUP * (Tile::IN_8_BITS ? GMMA_M : Tile::WIDTH) + warp * 16 + lane / 4;
   }
 
   /* All consumers, where K is split after send(): finished sums of the i-th fragment that this block sums to row 8 i of out(). */

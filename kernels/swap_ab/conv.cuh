@@ -4,8 +4,9 @@
  *   u = B X                                                          rounded to it too
  *   y[r,:] = C (sum_j taps[:,j] u[p-(L-1)+j,:] + taps_bias)          and u becomes the state's newest column
  *
- * conv/conv.cu has the rest of the formula. A tile is WIDTH channels, that is rows c, H + c and 2H + c of W, a warpgroup each. A thread does
- * all that four channels of a row need, their state too. From 33 rows of 16 bits on, tiles have the batch rows first (swap_ab_conv).
+ * conv/conv.cu has the rest of the formula. A tile is WIDTH channels, that is rows c, H + c and 2H + c of W, a warpgroup each, or of
+ * weights in 8 bits two warps each. A thread does all that four channels of a row need, their state too. From 33 rows of 16 bits on, tiles have
+ * the batch rows first (swap_ab_conv), which weights in 8 bits never have.
  *
  * Bound: memory, 3 H^2 sizeof(W) bytes. H is a multiple of WIDTH, and there are three taps.
  * Measured on an H200 in bf16 in the model, H = 2048 (floor; how: profiles/README.md): 7.9 us (5.5) at 16 rows, 10.5 at 32, 9.8
@@ -115,7 +116,7 @@ template <class Tile>
 __device__ inline void swap_ab_conv(const TensorMap *x_map, const TensorMap *w_map, const tg_conv_product_args &args,
                                     const tg_prefetch_args &prefetch, uint32_t hidden, uint32_t stages) {
   using X = typename Tile::X;
-  static_assert(Tile::ROWS_FIRST ? Tile::WIDTH % (8 * Tile::MULTICAST) == 0 && !Tile::IS_BF16X3 : Tile::GROUPS == 3 && Tile::SPLITS_K,
+  static_assert(Tile::ROWS_FIRST ? Tile::WIDTH % (8 * Tile::MULTICAST) == 0 && !Tile::IS_BF16X3 : Tile::BOXES == 3 && Tile::SPLITS_K,
                 "blocks issue whole atoms; B, C and X");
   extern __shared__ uint4 shared[];
   __shared__ uint64_t barriers[SWAP_AB_BARRIERS];
@@ -147,7 +148,7 @@ __device__ inline void swap_ab_conv(const TensorMap *x_map, const TensorMap *w_m
               else
                 tensor_multicast(there, w_map, at, barrier, (1u << Tile::MULTICAST) - 1, policy);
             } else {
-              tensor_copy(to + g * Tile::GROUP_BYTES, w_map, k, g * hidden + tile * Tile::WIDTH, barrier, policy);
+              Tile::copy_weights(to + g * Tile::BOX_BYTES, w_map, run.first + s, g * hidden + tile * Tile::WIDTH, barrier, policy);
             }
           }
         },
@@ -181,9 +182,16 @@ __device__ inline void swap_ab_conv(const TensorMap *x_map, const TensorMap *w_m
   conv.load(a.taps);
 #pragma unroll
   for (uint32_t t = 0; t < TURNS; t++) pasts[t].load(conv);
+  [[maybe_unused]] float scales[2] = {};  /* of this thread's two weight rows */
+  if constexpr (Tile::IN_8_BITS) {
+    const uint32_t r = SwapAbBlock<Tile>::output();
+    const float *of = a.w_scale + r / Tile::WIDTH * hidden + tile * Tile::WIDTH + r % Tile::WIDTH;
+    if (SwapAbBlock<Tile>::counts()) scales[0] = of[0], scales[1] = of[8];
+  }
   wait_for_earlier_kernels();
   typename Tile::Acc acc;
   block.multiply(acc, run.steps);
+  if constexpr (Tile::IN_8_BITS) SwapAbBlock<Tile>::scale(acc, scales);
   if constexpr (!Tile::ROWS_FIRST) {
     block.send(acc);
     block.put(acc);

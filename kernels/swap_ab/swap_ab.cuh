@@ -13,11 +13,13 @@
  *
  * A group may have fewer weight rows than its instruction takes: the others' sums are of whatever lies there, and nothing reads them.
  *
+ * Weights in 8 bits are the operand A in registers (wgmma/fragments.cuh). A block's sums are multiplied by the scales before they are sent.
+ *
  * Bound of many rows, by hand: shared memory, of which an instruction of 64 by 64 takes all that it gives (profiles/log/dense.md,
  * "What blocks read, of many rows"). Measured on an H200 in bf16 in the model, 2048 outputs of 2048 that add to h (floor): 6.3 us
  * (1.8) at 64 rows, 7.7 at 128, 9.7 (2.7) at 256.
  *
- * N may be anything, K is a multiple of 32 (what a copy finds past a matrix are zeros). Every array starts on 16 bytes. Needs sm_90a.
+ * N may be anything, of weights in 8 bits a multiple of 8, K is a multiple of 32 (what a copy finds past a matrix are zeros). Every array starts on 16 bytes. Needs sm_90a.
  */
 #pragma once
 
@@ -52,9 +54,9 @@ __device__ inline void swap_ab_product(const TensorMap *x_map, const TensorMap *
         run.steps,
         [&](uint32_t s, char *to, uint64_t *barrier) {
 #pragma unroll
-          for (uint32_t g = 0; g < Tile::GROUPS; g++)
-            tensor_copy(to + g * Tile::GROUP_BYTES, PAIRED && g > 0 ? pair_map : w_map, (run.first + s) * GMMA_K,
-                        first + (PAIRED ? 0 : g * Tile::WIDTH), barrier, policy);
+          for (uint32_t g = 0; g < Tile::BOXES; g++)
+            Tile::copy_weights(to + g * Tile::BOX_BYTES, PAIRED && g > 0 ? pair_map : w_map, run.first + s,
+                               first + (PAIRED ? 0 : g * Tile::WIDTH), barrier, policy);
         },
         [&](uint32_t s, char *to, uint64_t *barrier) { tensor_copy(to, x_map, (run.first + s) * GMMA_K, first_row, barrier, stays); },
         [&] {
@@ -62,10 +64,24 @@ __device__ inline void swap_ab_product(const TensorMap *x_map, const TensorMap *
           const uint32_t most = min(run.steps, stages + SWAP_AB_MOST_BEYOND);
           for (uint32_t s = stages; s < most; s++)
 #pragma unroll
-            for (uint32_t g = 0; g < Tile::GROUPS; g++) tensor_prefetch(w_map, (run.first + s) * GMMA_K, first + g * Tile::WIDTH);
+            for (uint32_t g = 0; g < Tile::BOXES; g++) Tile::prefetch_weights(w_map, run.first + s, first + g * Tile::WIDTH);
         });
     return;
   }
+  /* Of this thread's two weight rows. */
+  [[maybe_unused]] float scales[2];
+  if constexpr (Tile::IN_8_BITS) {
+    const uint32_t r = SwapAbBlock<Tile>::output();
+    const bool of_pair = PAIRED && r >= Tile::WIDTH;
+    const float *of = of_pair ? a.pair_scale : a.w_scale;
+    const uint32_t n = first + r - (of_pair ? Tile::WIDTH : 0);
+#pragma unroll
+    for (uint32_t i = 0; i < 2; i++) scales[i] = n + 8 * i < n_total ? of[n + 8 * i] : 0.0f;
+  }
+  auto multiply = [&](auto &acc) {
+    block.multiply(acc, run.steps);
+    if constexpr (Tile::IN_8_BITS) SwapAbBlock<Tile>::scale(acc, scales);
+  };
   wait_for_earlier_kernels();
   const uint32_t rows = rows_from(first_row, *a.count, Tile::ROWS);
   typename Tile::Acc acc;
@@ -88,7 +104,7 @@ __device__ inline void swap_ab_product(const TensorMap *x_map, const TensorMap *
       for (uint32_t i = 0; i < AHEAD; i++)
 #pragma unroll
         for (uint32_t v = 0; v < 4; v++) old[4 * i + v] = adds ? *(there(i, v) ? at(i, v) : static_cast<const float *>(y)) : 0.0f;
-      block.multiply(acc, run.steps);
+      multiply(acc);
       block.send(acc);
       if (!SwapAbBlock<Tile>::counts()) return;
       auto store = [&](uint32_t i, float4 sum, auto added_to) {
@@ -110,7 +126,7 @@ __device__ inline void swap_ab_product(const TensorMap *x_map, const TensorMap *
       return;
     }
   }
-  block.multiply(acc, run.steps);
+  multiply(acc);
   if constexpr (!PAIRED) block.send(acc);
   block.put(acc);
   const bool aligned = n_total % 4 == 0;

@@ -19,6 +19,8 @@ typedef struct tg_tiled_args {
   uint32_t n_total;
   uint32_t k_total;
   uint32_t epilogue;                          /* TILED_* */
+  TG_ADDRESS(const float) w_scale;            /* of weights in 8 bits: each row's, [n_total] of each expert */
+  TG_ADDRESS(const float) pair_scale;
 } tg_tiled_args;
 
 #endif

@@ -7,9 +7,9 @@
  *
  * Dense: block (x, y) has outputs x BN.. and rows y BR.. of the first *count rows (less `row_base`: X and Y start there). Grouped: block
  * (x, y) has expert tile y of the *count tiles that the router listed, consecutive places of the token sort; X's row at place p is
- * `gather[p]`, or p itself. Experts' weights are packed (common/packed.cuh), others lie row after row.
+ * `gather[p]`, or p itself. Experts' weights and those in 8 bits are packed (common/packed.cuh), others lie row after row.
  *
- * Epilogues (v is the f32 sum, plus bias[n] where there is one):
+ * Epilogues (v is the f32 sum, times the row's scale of weights in 8 bits, plus bias[n] where there is one):
  *   TILED_STORE      y[r,n] = v, in X's type
  *   TILED_STORE_F32  y[r,n] = v
  *   TILED_ADD        y[r,n] += v, f32: the residual stream
@@ -24,6 +24,7 @@
 #pragma once
 
 #include "common/bf16x3.cuh"
+#include "common/e4m3.cuh"
 #include "common/experts.cuh"
 #include "common/launch.cuh"
 #include "common/mma.cuh"
@@ -51,9 +52,10 @@ struct TiledTile {
   static constexpr int OUT_PITCH = BN + 4;
   static constexpr int OUT_BYTES = WK * BR * OUT_PITCH * (int)sizeof(float);
   static constexpr int SHARED = STAGES * STAGE_BYTES > OUT_BYTES ? STAGES * STAGE_BYTES : OUT_BYTES;
-  /* On an SM at once, at least: half-width operands leave registers for two blocks of large tiles. */
-  static constexpr int BLOCKS = sizeof(typename Math::X) == 2 ? 2 : 1;
+  /* On an SM at once, at least: operands of 16 bits leave registers for two blocks of large tiles. */
+  static constexpr int BLOCKS = sizeof(typename Math::X) == 2 && sizeof(typename Math::W) == 2 ? 2 : 1;
   static_assert(BN % (16 * WN) == 0 && BR % (8 * WR) == 0 && BK % (16 * WK) == 0, "whole instructions");
+  static_assert(sizeof(typename Math::W) > 1 || KW % PACKED_COLUMNS == 0, "a warp has whole blocks of columns");
   static_assert(STAGES >= 2, "a pipeline has at least two stages");
   static_assert(BN * BK * (int)sizeof(typename Math::W) % (16 * THREADS) == 0 && BR * BK * (int)sizeof(typename Math::X) % (16 * THREADS) == 0,
                 "threads share a stage evenly");
@@ -62,16 +64,28 @@ struct TiledTile {
 
 /* ---- one stage's products, for one warp ------------------------------------------------------ */
 
-/* Weights and rows of the same 16-bit type. */
-template <typename T>
+/* An instruction's weights of rows g and g + 8 from w on, at the tile's pitch; `k`: which columns. */
+template <class Tile, typename T>
+__device__ inline void tiled_weights(uint32_t (&a)[4], const T *w, int k, int lane) {
+  load_matrix_x4(a, w + lane % 16 * Tile::W_PITCH + k + lane / 16 * 8);
+}
+template <class Tile>
+__device__ inline void tiled_weights(uint32_t (&a)[4], const E4m3 *w, int k, int lane) {
+  const E4m3 *at = w + lane / 4 * Tile::W_PITCH + k / PACKED_COLUMNS * PACKED_COLUMNS + lane % 4 * 16 + k % PACKED_COLUMNS / 16 * 4;
+  const uint32_t first = *reinterpret_cast<const uint32_t *>(at), second = *reinterpret_cast<const uint32_t *>(at + 8 * Tile::W_PITCH);
+  a[0] = bf16_of_e4m3<0>(first), a[1] = bf16_of_e4m3<0>(second), a[2] = bf16_of_e4m3<2>(first), a[3] = bf16_of_e4m3<2>(second);
+}
+
+/* Rows of 16 bits, and weights of their type or in 8 bits. */
+template <typename T, typename W_ = T>
 struct HalfMath {
-  using W = T;
+  using W = W_;
   using X = T;
-  static constexpr int W_PAD = 8, X_PAD = 8;
+  static constexpr int W_PAD = 16 / sizeof(W), X_PAD = 8;
 
   /* w[16 MI, KW] and x[8 NI, KW] at the tile's pitches */
   template <class Tile>
-  static __device__ inline void multiply(typename Tile::Acc &acc, const T *w, const T *x, int lane) {
+  static __device__ inline void multiply(typename Tile::Acc &acc, const W *w, const T *x, int lane) {
 #pragma unroll
     for (int k = 0; k < Tile::KW; k += 16) {
       uint32_t b[Tile::NI][2];
@@ -90,7 +104,7 @@ struct HalfMath {
 #pragma unroll
       for (int i = 0; i < Tile::MI; i++) {
         uint32_t a[4];
-        load_matrix_x4(a, w + (i * 16 + lane % 16) * Tile::W_PITCH + k + lane / 16 * 8);
+        tiled_weights<Tile>(a, w + i * 16 * Tile::W_PITCH, k, lane);
 #pragma unroll
         for (int j = 0; j < Tile::NI; j++) mma<T>(acc[i][j], a, b[j][0], b[j][1]);
       }
@@ -98,12 +112,13 @@ struct HalfMath {
   }
 };
 
-/* f32 rows as bf16x3, bf16 weights: three passes, the smallest part's first. The tensor cores truncate as they accumulate, so a stage has
+/* f32 rows as bf16x3, weights in bf16 or 8 bits: three passes, the smallest part's first. The tensor cores truncate as they accumulate, so a stage has
  * accumulators of its own that are then added with rounding: without that the error grows with K. */
+template <typename W_>
 struct Bf16x3Math {
-  using W = __nv_bfloat16;
+  using W = W_;
   using X = float;
-  static constexpr int W_PAD = 8, X_PAD = 8;
+  static constexpr int W_PAD = 16 / sizeof(W), X_PAD = 8;
 
   template <class Tile>
   static __device__ inline void multiply(typename Tile::Acc &acc, const W *w, const X *x, int lane) {
@@ -112,8 +127,7 @@ struct Bf16x3Math {
     for (int k = 0; k < Tile::KW; k += 16) {
       uint32_t a[Tile::MI][4];
 #pragma unroll
-      for (int i = 0; i < Tile::MI; i++)
-        load_matrix_x4(a[i], w + (i * 16 + lane % 16) * Tile::W_PITCH + k + lane / 16 * 8);
+      for (int i = 0; i < Tile::MI; i++) tiled_weights<Tile>(a[i], w + i * 16 * Tile::W_PITCH, k, lane);
 #pragma unroll
       for (int j = 0; j < Tile::NI; j++) {
         const float *from = x + (j * 8 + lane / 4) * Tile::X_PITCH + k + lane % 4 * 2;
@@ -123,7 +137,7 @@ struct Bf16x3Math {
 #pragma unroll
         for (int p = 2; p >= 0; p--)
 #pragma unroll
-          for (int i = 0; i < Tile::MI; i++) mma<W>(sum[i][j], a[i], b0[p], b1[p]);
+          for (int i = 0; i < Tile::MI; i++) mma<__nv_bfloat16>(sum[i][j], a[i], b0[p], b1[p]);
       }
     }
 #pragma unroll
@@ -202,12 +216,19 @@ struct TiledPieces {
 #pragma unroll
     for (int i = 0; i < COUNT; i++) {
       const bool there = (valid >> i & 1) && k_first + column(i) < k_total;
-      copy16_async(stage + row(i) * PITCH + column(i), from[i] + (there ? along : 0), there, policy...);
+      T *to = stage + row(i) * PITCH + column(i);
+      /* Of weights in 8 bits ptxas 13.0 would add a uniform register to the address within the copy, which is an illegal instruction. */
+      if constexpr (IS_E4M3<T>) asm volatile("" : "+l"(to));
+      copy16_async(to, from[i] + (there ? along : 0), there, policy...);
     }
   }
 };
 
-/* What a block copies into the stages of its pipeline. Weights are packed where there are `tiles`. */
+/* Whether weights are packed, where they are those of experts' `tiles`, or not. */
+template <typename W>
+__device__ inline bool tiled_packed(const ExpertTile *tiles) { return IS_E4M3<W> || tiles; }
+
+/* What a block copies into the stages of its pipeline. */
 template <class Tile>
 struct TiledCopies {
   using W = typename Tile::Math::W;
@@ -233,7 +254,7 @@ struct TiledCopies {
       const uint32_t row = w_pieces.row(i), column = w_pieces.column(i);
       const bool second = row >= outputs;
       const uint32_t n = n_first + (second ? row - outputs : row);
-      const size_t at = tiles ? packed_row(n, k_total) + packed_along(column) : (size_t)n * k_total + column;
+      const size_t at = tiled_packed<W>(tiles) ? packed_row(n, k_total) + packed_along(column) : (size_t)n * k_total + column;
       w_pieces.from[i] = (second ? pair : from) + (n < n_total ? at : 0);
       w_pieces.valid |= (n < n_total) << i;
     }
@@ -249,7 +270,9 @@ struct TiledCopies {
     }
   }
   __device__ inline void fill_w(int stage, uint32_t k_first, const ExpertTile *tiles) const {
-    w_pieces.fill(w(stage), k_first, tiles ? packed_along(k_first) : k_first, k_total, policy);
+    const bool packed = tiled_packed<W>(tiles);
+    /* What fills up packed rows is zeros, among whose bytes some of the last columns lie. */
+    w_pieces.fill(w(stage), k_first, packed ? packed_along(k_first) : k_first, sizeof(W) == 1 ? packed_columns(k_total) : k_total, policy);
   }
   __device__ inline void fill_x(int stage, uint32_t k_first) const { x_pieces.fill(x(stage), k_first, k_first, k_total); }
 
@@ -295,10 +318,10 @@ __device__ inline void tiled_mainloop(typename Tile::Acc &acc, const TiledCopies
 }
 
 /* The epilogue: accumulators cross shared memory, where those of warps that share outputs are added up, and are stored as a.epilogue says:
- * rows `first` .. `first + rows` of Y, and `outputs` outputs from n_first on. */
+ * rows `first` .. `first + rows` of Y, and `outputs` outputs from n_first on, of an expert's weights. */
 template <class Tile>
 __device__ inline void tiled_epilogue(const tg_tiled_args &a, const typename Tile::Acc &acc, const TiledWarp<Tile> &warp, uint32_t first,
-                                      uint32_t rows, uint32_t n_first, uint32_t outputs) {
+                                      uint32_t rows, uint32_t n_first, uint32_t outputs, size_t expert) {
   using X = typename Tile::Math::X;
   extern __shared__ uint4 shared[];
   float *out = reinterpret_cast<float *>(shared);  /* [WARPS_K, BR, OUT_PITCH] */
@@ -322,6 +345,7 @@ __device__ inline void tiled_epilogue(const tg_tiled_args &a, const typename Til
     for (int k = 1; k < Tile::WARPS_K; k++) v = sum4(v, load4(out + (k * Tile::BR + r) * Tile::OUT_PITCH + n));
     return v;
   };
+  constexpr bool SCALED = IS_E4M3<typename Tile::Math::W>;
   const bool aligned = n_total % 4 == 0;
   for (uint32_t i = threadIdx.x; i < rows * (outputs / 4); i += Tile::THREADS) {
     uint32_t r = i / (outputs / 4), column = i % (outputs / 4) * 4, n = n_first + column;
@@ -329,6 +353,7 @@ __device__ inline void tiled_epilogue(const tg_tiled_args &a, const typename Til
     uint32_t left = n_total - n;
     size_t at = (size_t)(first + r) * n_total + n;
     float4 v = summed(r, column);
+    if constexpr (SCALED) v = product4(v, load4(a.w_scale + expert * n_total + n));
     if (bias) add_bias4(v, bias, n, left);
     if (epilogue == TILED_ADD) {
       put4<true>(static_cast<float *>(y) + at, v, left, aligned);
@@ -337,6 +362,7 @@ __device__ inline void tiled_epilogue(const tg_tiled_args &a, const typename Til
     } else {
       if (epilogue == TILED_SILU_MUL) {
         float4 up = summed(r, column + outputs);
+        if constexpr (SCALED) up = product4(up, load4(a.pair_scale + expert * n_total + n));
         v = make_float4(silu(v.x) * up.x, silu(v.y) * up.y, silu(v.z) * up.z, silu(v.w) * up.w);
       }
       put4(static_cast<X *>(y) + at, v, left, aligned);
@@ -385,7 +411,7 @@ __device__ inline void tiled(const tg_tiled_args &a) {
   const TiledWarp<Tile> warp;
   typename Tile::Acc acc = {};
   tiled_mainloop(acc, copies, warp, steps, tiles);
-  tiled_epilogue(a, acc, warp, tile.first, tile.rows, n_first, outputs);
+  tiled_epilogue(a, acc, warp, tile.first, tile.rows, n_first, outputs, tiles ? tile.expert : 0);
 }
 
 /* A kernel and, for the launcher, its tile: outputs and rows of a block, threads, bytes of shared memory. */

@@ -10,6 +10,7 @@
 /* weights/random.cu: how a tensor's elements are made; its first is element `first` of the stream. */
 typedef struct tg_random_args {
   TG_ADDRESS(void) w;      /* [rows,columns] */
+  TG_ADDRESS(float) row_scales;  /* out, of weights in 8 bits: [rows] */
   uint64_t first;
   uint32_t key_low;
   uint32_t key_high;

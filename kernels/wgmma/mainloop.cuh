@@ -1,10 +1,12 @@
-/* mainloop.cuh: a consumer warpgroup's products over k-blocks, a stage of the pipeline each; of weight rows as M or as N.
+/* mainloop.cuh: a consumer warpgroup's products over k-blocks, a stage of the pipeline each; of weight rows as M or as N, or of those in 8
+ * bits, which are M.
  *
  * The tensor cores truncate as they accumulate. Rows of 16 bits are summed in one accumulator (direct). With f32 rows as bf16x3 a k-block
  * has accumulators of its own, which are then added with rounding: without that the error grows with K.
  */
 #pragma once
 
+#include "wgmma/fragments.cuh"
 #include "wgmma/pipeline.cuh"
 
 /* Fragment i of accumulators, 8 columns of D of which a thread has four sums (common/wgmma.cuh). */
@@ -39,6 +41,55 @@ __device__ inline void mainloop(Pipe &pipe, uint32_t full, uint32_t steps, Prepa
     if (!PREPARES && s > 0) gmma_wait<1>(), done(before, s - 1);
     before = pipe.at;
     pipe.next();
+  }
+  gmma_wait<0>();
+  done(before, steps - 1);
+}
+
+/* The same of weights in 8 bits: half a k-block's fragments become bf16 while the products of those before run. weights(stage) are the packed
+ * blocks of this warp's 16 weight rows; rows(stage) is the gmma_operand() of batch rows, for which it may wait. issue(a, rows, add) issues a
+ * gmma_fence() and the products of two instructions, added to what the accumulators were if `add`: these are of all k-blocks, or if EACH of
+ * one, whose products have ended before done(). */
+template <bool EACH, class Pipe, class Weights, class Rows, class Issue, class Done>
+__device__ inline void mainloop_e4m3(Pipe &pipe, uint32_t full, uint32_t steps, Weights weights, Rows rows, Issue issue, Done done) {
+  uint32_t held[2][2][4] = {}, before = 0;
+  E4m3Words words;
+  auto wait = [&] { barrier_wait(full + pipe.at * (uint32_t)sizeof(uint64_t), pipe.parity); };
+  auto multiply = [&](uint32_t half, uint32_t operand, bool add) {
+    issue(held[half], operand + 4 * half, add);
+    gmma_commit();
+  };
+  /* Until all but the last half that was issued have ended. */
+  auto settle = [&](uint32_t half) {
+    gmma_wait<1>();
+    gmma_settle(held[half][0]), gmma_settle(held[half][1]);
+  };
+  wait();
+  words = E4m3Words::load(weights(pipe.at));
+  uint32_t operand = rows(pipe.at);
+  words.half<0>(held[0]);
+#pragma unroll 1
+  for (uint32_t s = 0; s < steps; s++) {
+    const uint32_t here = pipe.at;
+    multiply(0, operand, !EACH);
+    settle(1);
+    if (!EACH && s > 0) done(before, s - 1);
+    words.half<1>(held[1]);
+    before = here;
+    pipe.next();
+    const bool more = s + 1 < steps;
+    E4m3Words next;
+    if (more) {
+      wait();
+      next = E4m3Words::load(weights(pipe.at));
+    }
+    multiply(1, operand, true);
+    if (!more) break;
+    operand = rows(pipe.at);
+    settle(0);
+    words = next;
+    words.half<0>(held[0]);
+    if (EACH) gmma_wait<0>(), done(before, s);
   }
   gmma_wait<0>();
   done(before, steps - 1);

@@ -1,11 +1,11 @@
-/* operand.cuh: what a kernel multiplies: X, the type of rows in memory; W, that of weights in memory and of both as they are multiplied;
- * PARTS, how many rows of W a row is multiplied as. Piece is 8 elements of a row on their way to a stage: store() stores part p of them
- * p part_bytes further. A format of fewer bits would be another operand, whose weights consumers prepare in shared memory (PREPARES of
- * wgmma/mainloop.cuh; grouped/mainloop.cuh has no such step, and assumes weights of 16 bits).
+/* operand.cuh: what a kernel multiplies: X, the type of rows in memory; Stored, that of weights in memory; W, that of both as they are
+ * multiplied; PARTS, how many rows of W a row is multiplied as. Piece is 8 elements of a row on their way to a stage: store() stores part p
+ * of them p part_bytes further.
  */
 #pragma once
 
 #include "common/bf16x3.cuh"
+#include "common/e4m3.cuh"
 #include "common/wgmma.cuh"
 #include <type_traits>
 
@@ -13,6 +13,7 @@
 template <typename T>
 struct Direct {
   using X = T;
+  using Stored = T;
   using W = T;
   static constexpr uint32_t PARTS = 1;
 
@@ -26,6 +27,7 @@ struct Direct {
 /* f32 rows as bf16x3, bf16 weights. */
 struct Bf16x3 {
   using X = float;
+  using Stored = __nv_bfloat16;
   using W = __nv_bfloat16;
   static constexpr uint32_t PARTS = TG_PARTS;
 
@@ -41,6 +43,12 @@ struct Bf16x3 {
     for (uint32_t part = 0; part < PARTS; part++)
       *reinterpret_cast<uint4 *>(to + part * part_bytes) = make_uint4(of[0][part], of[1][part], of[2][part], of[3][part]);
   }
+};
+
+/* An operand's rows of bf16 or f32, weights in 8 bits. */
+template <class Rows>
+struct WeightsE4m3 : Rows {
+  using Stored = E4m3;
 };
 
 template <typename X>

@@ -138,7 +138,7 @@ const MEANT: &[(&[&str], &str)] = &[
     ),
     (
         &["--quantization", "--load-in-8bit", "--load-in-4bit"],
-        "--weights fp8 has weights in 8 bits, on the CPU so far",
+        "--weights fp8 has weights in 8 bits",
     ),
     (
         &["--kv-cache-dtype"],

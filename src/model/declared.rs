@@ -97,6 +97,11 @@ impl Declared {
         }
     }
 
+    /// How many there are: one for each expert, or one.
+    pub fn copies(&self) -> usize {
+        self.each_expert.as_ref().map_or(1, |each| each.experts)
+    }
+
     /// Rows of the matrix that it is, one expert's, and elements of each.
     pub fn matrix(&self) -> (usize, usize) {
         let columns = self

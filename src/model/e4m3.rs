@@ -96,6 +96,15 @@ impl Scales {
         }
     }
 
+    /// What a row of a matrix of `columns` columns has one scale for.
+    ///
+    /// # Panics
+    /// It has several.
+    pub fn of_row(&self, row: usize, columns: usize) -> f32 {
+        assert!(columns <= self.columns, "a scale for each row");
+        self.values[row / self.rows]
+    }
+
     /// Multiplies the rows `rows` of a matrix of `columns` columns by their scales.
     pub fn apply(&self, rows: Range<usize>, columns: usize, elements: &mut [f32]) {
         let blocks = columns.div_ceil(self.columns);

@@ -22,6 +22,7 @@ pub enum WeightFormat {
 }
 
 impl WeightFormat {
+    pub const ALL: [Self; 4] = [Self::F32, Self::BF16, Self::F16, Self::E4M3];
     /// Those that need no scales.
     pub const PLAIN: [Self; 3] = [Self::F32, Self::BF16, Self::F16];
 

@@ -38,13 +38,19 @@ impl Precision {
         }
     }
 
-    /// Whether the kernels that stream weights come in these: rows and weights of one type of 16 bits, or f32 rows and bf16 weights.
+    /// Whether the kernels that stream weights come in these: rows and weights of one type of 16 bits, or bf16 or f32 rows and weights in
+    /// bf16 or 8 bits.
     pub fn is_streamed(self) -> bool {
-        if self.compute.is_half() {
-            self.weights == self.compute.into()
-        } else {
-            self.weights == WeightFormat::BF16
+        match self.weights {
+            WeightFormat::E4M3 => self.compute != DType::F16,
+            weights if self.compute.is_half() => weights == self.compute.into(),
+            weights => weights == WeightFormat::BF16,
         }
+    }
+
+    /// What products with a matrix of this format are of.
+    pub fn with(self, weights: WeightFormat) -> Self {
+        Self { weights, ..self }
     }
 }
 

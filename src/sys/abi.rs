@@ -109,7 +109,6 @@ pub const TG_GROUPED_MOST_TILES: u32 = 256;
 pub const TG_GROUPED_MOST_BLOCKS: u32 = 384;
 pub const TG_PERSISTENT_GROUPS: u32 = 2;
 pub const TG_PERSISTENT_ROWS: u32 = 128;
-pub const TG_PERSISTENT_THREADS: u32 = 384;
 pub const TG_PERSISTENT_TURN_ROWS: u32 = 8;
 pub const TG_BF16X3_THREADS: u32 = 256;
 pub const TG_SORT_THREADS: u32 = 1024;
@@ -814,6 +813,7 @@ pub struct tg_conv_product_args {
     pub taps_bias: u64,
     pub state: u64,
     pub step: u64,
+    pub w_scale: u64,
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
@@ -847,6 +847,9 @@ pub struct tg_grouped_args {
     pub stages: u32,
     pub up_first: u32,
     pub pad: u32,
+    pub gate_scale: u64,
+    pub up_scale: u64,
+    pub down_scale: u64,
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
@@ -866,6 +869,8 @@ pub struct tg_persistent_args {
     pub epilogue: u32,
     pub up_first: u32,
     pub prefetch: tg_prefetch_args,
+    pub scale: u64,
+    pub scale_pair: u64,
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
@@ -974,6 +979,7 @@ pub struct tg_skinny_conv_args {
     pub stages: u32,
     pub eps: f32,
     pub pad: u32,
+    pub scale: u64,
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
@@ -993,6 +999,8 @@ pub struct tg_skinny_norm_args {
     pub eps: f32,
     pub pad: u32,
     pub up: u64,
+    pub scale: u64,
+    pub up_scale: u64,
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
@@ -1013,6 +1021,7 @@ pub struct tg_skinny_add_args {
     pub k: u32,
     pub weights: u64,
     pub stride: u64,
+    pub scale: u64,
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
@@ -1040,6 +1049,9 @@ pub struct tg_skinny_experts_args {
     pub eps: f32,
     pub down: u64,
     pub down_stride: u64,
+    pub gate_scale: u64,
+    pub up_scale: u64,
+    pub down_scale: u64,
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
@@ -1089,6 +1101,8 @@ pub struct tg_swap_ab_args {
     pub count: u64,
     pub n_total: u32,
     pub pad: u32,
+    pub w_scale: u64,
+    pub pair_scale: u64,
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
@@ -1118,11 +1132,14 @@ pub struct tg_tiled_args {
     pub n_total: u32,
     pub k_total: u32,
     pub epilogue: u32,
+    pub w_scale: u64,
+    pub pair_scale: u64,
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, bytemuck :: NoUninit)]
 pub struct tg_random_args {
     pub w: u64,
+    pub row_scales: u64,
     pub first: u64,
     pub key_low: u32,
     pub key_high: u32,

@@ -1,7 +1,7 @@
 //! A conv layer's in-projection and convolution, for tests of kernels that do both.
 
 use crate::common::random::Random;
-use crate::rig::{Rig, Step, StepOnGpu, assert_rows_close, config, encode, matrix, rounded};
+use crate::rig::{Rig, Step, StepOnGpu, assert_rows_close, config, encode, held, rounded};
 use crate::support::Gpu;
 use tailgraph::backend::cuda::families::conv::ShortConv;
 use tailgraph::backend::cuda::families::experts::ExpertWeights;
@@ -41,7 +41,11 @@ impl ConvCase {
             slots,
             x: values(random, rows * hidden, 2.0),
             state: values(random, slots * (taps - 1) * hidden, 1.0),
-            w: rounded(types.weights, &random.values(3 * hidden * hidden, scale)),
+            w: held(
+                types.weights,
+                &random.values(3 * hidden * hidden, scale),
+                hidden,
+            ),
             of_taps: random.values(hidden * taps, 1.0),
             biases: (random.below(2) == 0)
                 .then(|| [3 * hidden, hidden].map(|n| random.values(n, 1.0))),
@@ -73,8 +77,8 @@ impl ConvCase {
         let (x, grouped) = (operand(hidden), operand(3 * hidden));
         x.write(&gpu.stream, 0, &encode(types.compute, &self.x))
             .unwrap();
-        let weights = gpu.values(types.weights, &self.w);
-        let w = matrix(&weights, types.weights, [3 * hidden, hidden]);
+        let weights = gpu.weights(types.weights, &self.w, [3 * hidden, hidden]);
+        let w = weights.matrix;
         let state = gpu.values(types.compute, &self.state);
         let taps = gpu.values(DType::F32, &self.of_taps);
         let biases = self.biases.as_ref();

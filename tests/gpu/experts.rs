@@ -71,7 +71,9 @@ fn grouped_steps_agree_with_the_kernels_for_any_number() {
             (120, 160, 96, 1, 1, 1),
         ] {
             let rig = Rig::new(&gpu, mixture(hidden, inner, experts, top_k), types);
-            if !rig.serves(rig.kernels.grouped.is_some(), |(major, _)| major == 9) {
+            if !rig.serves(rig.kernels.products.grouped.is_some(), |(major, _)| {
+                major == 9
+            }) {
                 continue;
             }
             let rows = bucket - random.below(bucket.min(7));
@@ -183,7 +185,7 @@ fn persistent_steps_agree_with_the_kernels_for_any_number() {
             (1000, 288, 1536, 64, 40, 4),
         ] {
             let rig = Rig::new(&gpu, mixture(hidden, inner, experts, top_k), types);
-            if rig.kernels.persistent.is_none() {
+            if rig.kernels.products.persistent.is_none() {
                 continue;
             }
             let rows = bucket - random.below(bucket.min(7));
@@ -222,8 +224,9 @@ fn ragged_grouped_steps_are_those_of_f64() {
         ] {
             let rig = Rig::new(&gpu, mixture(hidden, inner, experts, top_k), types);
             let splits = types.compute == DType::F32;
-            if !rig.serves(rig.kernels.grouped.is_some(), |(major, _)| major == 9)
-                || splits && tile_rows > abi::TG_GROUPED_BF16X3_ROWS
+            if !rig.serves(rig.kernels.products.grouped.is_some(), |(major, _)| {
+                major == 9
+            }) || splits && tile_rows > abi::TG_GROUPED_BF16X3_ROWS
             {
                 continue;
             }
@@ -256,7 +259,9 @@ fn ragged_persistent_steps_are_those_of_f64() {
             (300, 299, 128, 288, 8, 5, 3),
         ] {
             let rig = Rig::new(&gpu, mixture(hidden, inner, experts, top_k), types);
-            if !rig.serves(rig.kernels.persistent.is_some(), |(major, _)| major == 9) {
+            if !rig.serves(rig.kernels.products.persistent.is_some(), |(major, _)| {
+                major == 9
+            }) {
                 continue;
             }
             let mut case = MixtureCase::new(&mut random, &rig, rows, among);
@@ -311,7 +316,9 @@ fn grouped_steps_do_not_wait_for_blocks_that_have_no_room() {
     let noted = gpu.put(&[0; 16]);
     for types in TYPES {
         let rig = Rig::new(&gpu, mixture(512, 256, 16, 4), types);
-        if !rig.serves(rig.kernels.grouped.is_some(), |(major, _)| major == 9) {
+        if !rig.serves(rig.kernels.products.grouped.is_some(), |(major, _)| {
+            major == 9
+        }) {
             continue;
         }
         let holder = Holder::new(&gpu);

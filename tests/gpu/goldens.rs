@@ -149,6 +149,26 @@ pub fn f32_on(gpu: &OpenGpu, what: &str, variants: &[&str]) {
     }
 }
 
+/// Weights in 8 bits as they are: with a scale for each row, and one for all.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn weights_in_8_bits_are_what_transformers_computes() {
+    let gpu = OpenGpu::new(0).unwrap();
+    f32_on(&gpu, "as built in", &["e", "f"]);
+    let bf16 = Setup {
+        dtype: DType::BF16,
+        launch: LaunchWay::DeviceGraph,
+        stages: 1,
+    };
+    for variant in ["e", "f"] {
+        let golden = golden::load(variant);
+        let outcomes = run(&gpu, &golden.model, bf16, &requests(&golden));
+        let pooled = Errors::new(&golden, &outcomes).pooled();
+        println!("golden {variant} in bf16: relative error of all logits {pooled:.2e}");
+        assert!(pooled <= 1e-1, "{variant}: {pooled:e}");
+    }
+}
+
 /// Weights in 8 bits come to the GPU as bf16: those that the host makes, to the bit, and not far from what transformers
 /// computes with all of their bits.
 #[test]

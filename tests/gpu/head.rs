@@ -338,7 +338,9 @@ fn for_every_rig(mut test: impl FnMut(&Rig, &mut Random)) {
 #[ignore = "needs an NVIDIA GPU"]
 fn the_swap_ab_head_knows_the_best() {
     for_every_rig(|rig, random| {
-        if !rig.serves(rig.kernels.swap_ab.is_some(), |(major, _)| major == 9) {
+        if !rig.serves(rig.kernels.products.swap_ab.is_some(), |(major, _)| {
+            major == 9
+        }) {
             return;
         }
         let (vocabulary, hidden) = (rig.config.vocab_size, rig.config.hidden_size);
@@ -361,7 +363,7 @@ fn the_swap_ab_head_knows_the_best() {
 #[ignore = "needs an NVIDIA GPU"]
 fn the_head_of_few_rows_knows_the_best() {
     for_every_rig(|rig, random| {
-        if !rig.serves(rig.kernels.skinny.is_some(), |capability| {
+        if !rig.serves(rig.kernels.products.skinny.is_some(), |capability| {
             capability >= (9, 0)
         }) {
             return;

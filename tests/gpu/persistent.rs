@@ -2,7 +2,7 @@
 
 use crate::common::random::Random;
 use crate::conv_layer::{ConvCase, conv_config};
-use crate::rig::{Rig, Step, TYPES, assert_same_bits, config};
+use crate::rig::{Rig, Step, TYPES, assert_same_bits, config, whole};
 use crate::support::Gpu;
 use crate::swap_ab::allowed;
 use crate::tiled::{Case, EPILOGUES};
@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use tailgraph::backend::cuda::families::tiled::{Bf16x3, Epilogue, Product, Rows};
 use tailgraph::backend::cuda::matrix::Matrix;
 use tailgraph::backend::cuda::tuning::variants::Variant;
-use tailgraph::model::DType;
+use tailgraph::model::{DType, WeightFormat};
 
 /// (bucket, weight rows, inner) and the tile that serves it on a 9.0 of 114 to 132 multiprocessors (families/persistent/tile.rs):
 /// ragged columns and stages of K, rings that go round.
@@ -57,7 +57,15 @@ fn tile(rig: &Rig, bucket: usize, outputs: usize, inner: usize, epilogue: Epilog
     let [kernel] = &kernels[..] else {
         panic!("expected one kernel, found {kernels:?}");
     };
-    let named = format!("tg_persistent_{}_", rig.kernels.precision.compute.name());
+    let suffix = if weights == WeightFormat::E4M3 {
+        "_e4m3"
+    } else {
+        ""
+    };
+    let named = format!(
+        "tg_persistent_{}{suffix}_",
+        rig.kernels.precision.compute.name()
+    );
     let tile = kernel.strip_prefix(&named);
     tile.unwrap_or_else(|| panic!("expected {named}..., found {kernel}"))
         .to_owned()
@@ -70,14 +78,14 @@ fn products_by_every_tile_are_those_of_f64() {
     let mut random = Random(15);
     for types in TYPES {
         let rig = Rig::new(&gpu, config(), types);
-        if rig.kernels.persistent.is_none() {
+        if rig.kernels.products.persistent.is_none() {
             continue;
         }
         let splits = types.compute == DType::F32;
         let mut met = BTreeSet::new();
         for (bucket, weight_rows, inner, expected) in SHAPES {
             for (i, epilogue) in EPILOGUES.into_iter().enumerate() {
-                let outputs = outputs(weight_rows, epilogue);
+                let outputs = whole(types, outputs(weight_rows, epilogue));
                 let tile = tile(&rig, bucket, outputs, inner, epilogue);
                 if !splits {
                     let what = format!("{bucket} rows, {outputs} x {inner} {epilogue:?}");
@@ -107,12 +115,12 @@ fn a_row_by_every_tile_does_not_depend_on_its_companions() {
     let mut random = Random(16);
     for types in TYPES {
         let rig = Rig::new(&gpu, config(), types);
-        if rig.kernels.persistent.is_none() {
+        if rig.kernels.products.persistent.is_none() {
             continue;
         }
         for (bucket, weight_rows, inner, tile) in SHAPES {
             for epilogue in [Epilogue::StoreF32, Epilogue::SiluMul] {
-                let outputs = outputs(weight_rows, epilogue);
+                let outputs = whole(types, outputs(weight_rows, epilogue));
                 let by = Some(Variant::PERSISTENT);
                 let case = Case::new(&mut random, &rig, bucket, outputs, inner);
                 let all = case.run(&rig, bucket, epilogue, false, Rows::Step, by);
@@ -175,7 +183,9 @@ fn ragged_persistent_conv_layers_are_those_of_f64() {
 
 /// f32 rows have no such kernel.
 fn convolves(rig: &Rig) -> bool {
-    rig.kernels.persistent.is_some() && rig.kernels.precision.compute != DType::F32
+    rig.kernels.products.persistent.is_some()
+        && rig.kernels.precision.compute != DType::F32
+        && rig.kernels.precision.weights != WeightFormat::E4M3
 }
 
 #[test]

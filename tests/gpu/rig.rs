@@ -16,17 +16,20 @@ use tailgraph::backend::cuda::matrix::Matrix;
 use tailgraph::backend::cuda::memory::buffer::Buffer;
 use tailgraph::backend::cuda::tuning::KernelChoice;
 use tailgraph::backend::cuda::tuning::variants::{Experts, Grouped, Linear, Variant};
+use tailgraph::model::e4m3::{Quantized, quantize, to_f32};
 use tailgraph::model::weights::widen;
 use tailgraph::model::{DType, ModelConfig, WeightFormat};
 use tailgraph::plan::{Precision, StepKind};
 
-/// Every pair of types the kernels come in.
-pub const TYPES: [Precision; 5] = [
+/// Every pair of types that the kernels come in.
+pub const TYPES: [Precision; 7] = [
     types(DType::BF16, WeightFormat::BF16),
     types(DType::F16, WeightFormat::F16),
     types(DType::F32, WeightFormat::BF16),
     types(DType::F32, WeightFormat::F16),
     types(DType::F32, WeightFormat::F32),
+    types(DType::BF16, WeightFormat::E4M3),
+    types(DType::F32, WeightFormat::E4M3),
 ];
 
 pub const OPERANDS: [DType; 3] = [DType::BF16, DType::F16, DType::F32];
@@ -103,6 +106,25 @@ pub fn decode(format: impl Into<WeightFormat>, bytes: &[u8]) -> Vec<f32> {
     values
 }
 
+/// Weights, rows of `columns` each, as the format holds them: in 8 bits by the scale of each row.
+pub fn held(format: WeightFormat, values: &[f32], columns: usize) -> Vec<f32> {
+    if format != WeightFormat::E4M3 {
+        return rounded(format, values);
+    }
+    let Quantized { bits, scales } = quantize(values, columns);
+    let rows = bits.chunks(columns).zip(scales);
+    rows.flat_map(|(row, scale)| row.iter().map(move |&bits| to_f32(bits) * scale))
+        .collect()
+}
+
+/// So many outputs, or of weights in 8 bits whole blocks of them.
+pub fn whole(types: Precision, outputs: usize) -> usize {
+    match types.weights {
+        WeightFormat::E4M3 => outputs.next_multiple_of(packed::ROWS),
+        _ => outputs,
+    }
+}
+
 /// `values` as the format holds them.
 pub fn rounded(format: impl Into<WeightFormat>, values: &[f32]) -> Vec<f32> {
     let format = format.into();
@@ -120,6 +142,49 @@ impl Gpu {
         self.put(&encode(format, values))
     }
 
+    /// A matrix that stands alone, `[rows, columns]`.
+    pub fn weights(&self, format: WeightFormat, values: &[f32], shape: [usize; 2]) -> Weights {
+        match format {
+            WeightFormat::E4M3 => self.expert_weights(format, values, shape),
+            _ => {
+                let elements = self.values(format, values);
+                Weights {
+                    matrix: matrix(&elements, format, shape),
+                    _memory: [elements, self.scales(format, values, shape[1])],
+                }
+            }
+        }
+    }
+
+    /// A matrix of each expert, `[rows, columns]`.
+    pub fn expert_weights(
+        &self,
+        format: WeightFormat,
+        values: &[f32],
+        [rows, columns]: [usize; 2],
+    ) -> Weights {
+        let elements = self.packed(format, values, [rows, columns]);
+        let scales = self.scales(format, values, columns);
+        let stride = packed::elements(rows, columns);
+        let matrix = Matrix {
+            scale: (format == WeightFormat::E4M3).then(|| scales.at(0)),
+            ..expert_matrix(elements.at(0), format, [rows, columns], stride)
+        };
+        Weights {
+            matrix,
+            _memory: [elements, scales],
+        }
+    }
+
+    /// The scales of weights in 8 bits, one for each row of `columns`; something for others.
+    pub fn scales(&self, format: WeightFormat, values: &[f32], columns: usize) -> Buffer {
+        let scales = match format {
+            WeightFormat::E4M3 => quantize(values, columns).scales,
+            _ => vec![0.0],
+        };
+        self.values(DType::F32, &scales)
+    }
+
     /// Matrices of experts, `[rows, columns]` each, one after the other.
     pub fn packed(
         &self,
@@ -130,7 +195,11 @@ impl Gpu {
         let mut packed = vec![0; packed::elements(rows, columns) * format.bytes()];
         let mut all = Vec::new();
         for matrix in values.chunks(rows * columns) {
-            packed::pack(&encode(format, matrix), columns, format, &mut packed);
+            let elements = match format {
+                WeightFormat::E4M3 => quantize(matrix, columns).bits,
+                _ => encode(format, matrix),
+            };
+            packed::pack(&elements, columns, format, &mut packed);
             all.extend_from_slice(&packed);
         }
         self.put(&all)
@@ -162,6 +231,12 @@ impl Gpu {
     }
 }
 
+/// A matrix, or one of each expert, and the memory that it and its scales are in.
+pub struct Weights {
+    pub matrix: Matrix,
+    _memory: [Buffer; 2],
+}
+
 /// A matrix that stands alone at the start of a buffer.
 pub fn matrix(at: &Buffer, format: WeightFormat, [rows, columns]: [usize; 2]) -> Matrix {
     Matrix::of_rows(at.at(0), format, rows as u32, columns as u32)
@@ -190,13 +265,8 @@ pub struct Rig<'g> {
 impl<'g> Rig<'g> {
     pub fn new(gpu: &'g Gpu, config: ModelConfig, types: Precision) -> Self {
         let choice = KernelChoice::default();
-        let kernels = Kernels::load(
-            &Library::loaded(&gpu.module).unwrap(),
-            &config,
-            types,
-            &choice,
-        )
-        .unwrap();
+        let library = Library::loaded(&gpu.module).unwrap();
+        let kernels = Kernels::load(&library, &config, types, &choice).unwrap();
         Self {
             gpu,
             config,
@@ -209,7 +279,7 @@ impl<'g> Rig<'g> {
     pub fn serves(&self, found: bool, capable: impl Fn((u32, u32)) -> bool) -> bool {
         let Precision { compute, weights } = self.kernels.precision;
         let same = compute != DType::F32 && weights == compute.into();
-        let types = same || weights == WeightFormat::BF16;
+        let types = same || matches!(weights, WeightFormat::BF16 | WeightFormat::E4M3);
         let capability = machine::probe().unwrap().gpu(0).unwrap().compute_capability;
         assert_eq!(found, types && capable(capability), "{capability:?}");
         found

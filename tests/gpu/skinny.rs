@@ -19,6 +19,7 @@ use tailgraph::backend::cuda::memory::arena::best_words;
 use tailgraph::backend::cuda::memory::buffer::Buffer;
 use tailgraph::backend::cuda::tuning::variants::{Experts, Linear, Variant};
 use tailgraph::model::DType;
+use tailgraph::plan::{Op, OpKind};
 
 /// What the operations leave, in order: by name, rows first.
 struct Output {
@@ -171,19 +172,28 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
 
         let outputs = qkv_outputs(config);
         let qkv = [(); 2].map(|()| operand(outputs));
-        let w = layer.matrix(&layer.qkv, outputs, hidden);
+        let w = layer.qkv.matrix;
         queue.run(|to| to.skinny_project(skinny, (qkv[0].at(0), 0), h, layer.norm.at(0), &w, None));
         queue.run(|to| to.norm(normed.at(0), h, layer.norm.at(0)));
         product(qkv[1].at(0), normed.at(0), w, 0, Epilogue::Store);
         keep("q, k, v", types.compute, &qkv[0], &qkv[1]);
 
         let logits = [(); 2].map(|()| f32s(config.vocab_size));
-        let head = layer.matrix(&layer.lm_head, config.vocab_size, hidden);
+        let head = layer.lm_head.matrix;
         let best = gpu.poisoned(best_words(bucket) * 8);
         let to_head = (logits[0].at(0), best.at(0));
-        queue.run(|to| to.skinny_project(skinny, to_head, h, layer.norm.at(0), &head, None));
+        let of_head = [Op {
+            kind: OpKind::LmHead,
+            layer: None,
+        }];
+        queue.run(|to| {
+            to.doing(&of_head);
+            let skinny = to.skinny().expect("they are loaded");
+            to.skinny_project(skinny, to_head, h, layer.norm.at(0), &head, None)
+        });
         queue.run(|to| to.final_norm(normed.at(0), h, layer.norm.at(0)));
         plain.run(|to| {
+            to.doing(&of_head);
             to.lm_head(
                 LogitsPart::Sampled,
                 true,
@@ -203,7 +213,7 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
 }
 
 fn served(rig: &Rig) -> bool {
-    rig.serves(rig.kernels.skinny.is_some(), |capability| {
+    rig.serves(rig.kernels.products.skinny.is_some(), |capability| {
         capability >= (9, 0)
     })
 }

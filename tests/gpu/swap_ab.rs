@@ -5,7 +5,7 @@ mod conv;
 
 use crate::common::random::Random;
 use crate::rig::{
-    Rig, Step, TYPES, assert_rows_close, assert_same_bits, config, encode, matrix, rounded,
+    Rig, Step, TYPES, assert_rows_close, assert_same_bits, config, encode, held, rounded, whole,
 };
 use crate::support::Gpu;
 use tailgraph::backend::cuda::families::tiled::{Bf16x3, Epilogue, Product, Rows};
@@ -22,12 +22,13 @@ const EPILOGUES: [Epilogue; 4] = [
 ];
 
 /// (bucket, outputs, inner): ragged outputs and rows, stages of K that a cluster shares.
-const RAGGED: [(usize, usize, usize); 5] = [
+const RAGGED: [(usize, usize, usize); 6] = [
     (1, 32, 32),
     (16, 65, 544),
     (20, 65, 96),
     (40, 200, 288),
     (70, 96, 256),
+    (200, 96, 160),
 ];
 
 /// Every tile and cluster, one stage and many, more tiles than a GPU has SMs.
@@ -58,7 +59,9 @@ const SWAP_AB: Variant = Variant {
 };
 
 fn served(rig: &Rig) -> bool {
-    rig.serves(rig.kernels.swap_ab.is_some(), |(major, _)| major == 9)
+    rig.serves(rig.kernels.products.swap_ab.is_some(), |(major, _)| {
+        major == 9
+    })
 }
 
 /// How far a row of these kernels may be from the same row of the others: what is rounded may round the other way, and
@@ -93,7 +96,8 @@ impl Case {
         inner: usize,
     ) -> Self {
         let scale = 1.7 / (inner as f32).sqrt();
-        let w = [(); 2].map(|()| rounded(types.weights, &random.values(outputs * inner, scale)));
+        let w =
+            [(); 2].map(|()| held(types.weights, &random.values(outputs * inner, scale), inner));
         Self {
             outputs,
             inner,
@@ -119,16 +123,16 @@ impl Case {
         let x = gpu.poisoned(bucket * self.inner * types.compute.bytes());
         x.write(&gpu.stream, 0, &encode(types.compute, &self.x))
             .unwrap();
-        let [w, pair] = [0, 1].map(|i| gpu.values(types.weights, &self.w[i]));
         let paired = epilogue == Epilogue::SiluMul;
         let shape = [self.outputs, self.inner];
+        let [w, pair] = [0, 1].map(|i| gpu.weights(types.weights, &self.w[i], shape));
         let bias = self.bias.as_ref().filter(|_| !paired);
         let bias = bias.map(|bias| gpu.values(DType::F32, bias));
         let product = Product {
             y: y.at(0),
             x: x.at(0),
-            w: matrix(&w, types.weights, shape),
-            w_pair: paired.then(|| matrix(&pair, types.weights, shape)),
+            w: w.matrix,
+            w_pair: paired.then_some(pair.matrix),
             bias: bias.as_ref().map_or(0, |bias| bias.at(0)),
             epilogue,
             bf16x3: Bf16x3::Scratch(0),
@@ -161,9 +165,9 @@ fn for_every_product(
         if !served(&rig) {
             continue;
         }
-        for &shape in shapes {
+        for &(bucket, outputs, inner) in shapes {
             for epilogue in EPILOGUES {
-                test(&rig, shape, epilogue);
+                test(&rig, (bucket, whole(types, outputs), inner), epilogue);
             }
         }
     }

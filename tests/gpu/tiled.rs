@@ -2,7 +2,8 @@
 
 use crate::common::random::Random;
 use crate::rig::{
-    Rig, Step, TYPES, assert_close, assert_same_bits, config, encode, matrix, rounded, rounding,
+    Rig, Step, TYPES, assert_close, assert_same_bits, config, encode, held, rounded, rounding,
+    whole,
 };
 use crate::support::Gpu;
 use rayon::prelude::*;
@@ -35,8 +36,8 @@ impl Case {
             outputs,
             inner,
             x: rounded(types.compute, &random.values(rows * inner, 2.0)),
-            w: rounded(types.weights, &random.values(outputs * inner, scale)),
-            w_pair: rounded(types.weights, &random.values(outputs * inner, scale)),
+            w: held(types.weights, &random.values(outputs * inner, scale), inner),
+            w_pair: held(types.weights, &random.values(outputs * inner, scale), inner),
             bias: random.values(outputs, 1.0),
             h: random.values(rows * outputs, 3.0),
         }
@@ -97,16 +98,16 @@ impl Case {
         let x = gpu.poisoned(bucket * self.inner * types.compute.bytes());
         x.write(&gpu.stream, 0, &encode(types.compute, &self.x))
             .unwrap();
-        let w = gpu.values(types.weights, &self.w);
-        let pair = gpu.values(types.weights, &self.w_pair);
         let bias_values = gpu.values(DType::F32, &self.bias);
         let paired = epilogue == Epilogue::SiluMul;
         let shape = [self.outputs, self.inner];
+        let w = gpu.weights(types.weights, &self.w, shape);
+        let pair = gpu.weights(types.weights, &self.w_pair, shape);
         let mut product = Product {
             y: y.at(0),
             x: x.at(0),
-            w: matrix(&w, types.weights, shape),
-            w_pair: paired.then(|| matrix(&pair, types.weights, shape)),
+            w: w.matrix,
+            w_pair: paired.then_some(pair.matrix),
             bias: if bias { bias_values.at(0) } else { 0 },
             epilogue,
             bf16x3: Bf16x3::Scratch(parts.at(0)),
@@ -237,6 +238,7 @@ fn products_are_those_of_f64() {
     for types in TYPES {
         let rig = Rig::new(&gpu, config(), types);
         for (bucket, outputs, inner) in SHAPES {
+            let outputs = whole(types, outputs);
             for (i, epilogue) in EPILOGUES.into_iter().enumerate() {
                 let rows = match i {
                     0 => bucket,
@@ -262,7 +264,9 @@ fn ragged_persistent_products_are_those_of_f64() {
     let by = Some(Variant::PERSISTENT);
     for types in TYPES {
         let rig = Rig::new(&gpu, config(), types);
-        if !rig.serves(rig.kernels.persistent.is_some(), |(major, _)| major == 9) {
+        if !rig.serves(rig.kernels.products.persistent.is_some(), |(major, _)| {
+            major == 9
+        }) {
             continue;
         }
         for (bucket, rows, outputs, inner) in [
@@ -272,10 +276,11 @@ fn ragged_persistent_products_are_those_of_f64() {
             (300, 1, 301, 32),
             (512, 257, 72, 1056),
         ] {
+            let outputs = whole(types, outputs);
             let case = Case::new(&mut random, &rig, rows, outputs, inner);
             for epilogue in EPILOGUES {
                 // Gate and up come by eights.
-                if epilogue == Epilogue::SiluMul && outputs % 8 != 0 {
+                if epilogue == Epilogue::SiluMul && !outputs.is_multiple_of(8) {
                     continue;
                 }
                 let bias = epilogue == Epilogue::Add;
@@ -297,16 +302,17 @@ fn tiles_of_a_score_step_are_the_whole() {
     let mut random = Random(12);
     for types in TYPES {
         let rig = Rig::new(&gpu, config(), types);
-        let case = Case::new(&mut random, &rig, 700, 301, 128);
+        let outputs = whole(types, 301);
+        let case = Case::new(&mut random, &rig, 700, outputs, 128);
         for first in [0, 512] {
             let rows = Rows::Tile { first, rows: 512 };
             let y = case.run(&rig, 1024, Epilogue::StoreF32, false, rows, None);
             for r in 0..1024 {
                 let inside = r >= first as usize && r < 700.min(first as usize + 512);
-                let row = &y[r * 301..][..301];
+                let row = &y[r * outputs..][..outputs];
                 assert!(row.iter().all(|v| v.is_nan() != inside), "row {r}");
             }
-            let from = first as usize * 301;
+            let from = first as usize * outputs;
             let (sum, size) = case.expected(first as usize, 0, Epilogue::StoreF32, false);
             assert!((f64::from(y[from]) - sum).abs() <= 1e-6 * size + 1e-7);
         }
@@ -322,6 +328,7 @@ fn a_row_of_a_product_does_not_depend_on_its_companions() {
     for types in TYPES {
         let rig = Rig::new(&gpu, config(), types);
         for (bucket, outputs, inner) in SHAPES {
+            let outputs = whole(types, outputs);
             let case = Case::new(&mut random, &rig, bucket, outputs, inner);
             let by = [None, Some(Variant::TILED)][random.below(2)];
             let all = case.run(&rig, bucket, Epilogue::SiluMul, false, Rows::Step, by);

@@ -1,13 +1,15 @@
 //! Weights of random presets, which a GPU makes: those that the host makes, to the bit.
 
 use crate::common::random::Random;
-use crate::rig::{decode, encode};
+use crate::rig::{decode, encode, matrix};
 use crate::support::Gpu;
 use tailgraph::backend::cuda::families::limits::Library;
 use tailgraph::backend::cuda::families::packed;
+use tailgraph::backend::cuda::matrix::Matrix;
 use tailgraph::backend::cuda::memory::random::{Order, RandomKernels};
+use tailgraph::model::e4m3::{Quantized, quantize};
 use tailgraph::model::op::OpKind;
-use tailgraph::model::{Model, ModelSource, WeightFormat};
+use tailgraph::model::{DType, Model, ModelSource, WeightFormat};
 
 /// Columns that fill whole blocks of a packed matrix, and such that do not.
 fn model(folder: &tempfile::TempDir, hidden: usize, inner: usize, seed: u64) -> Model {
@@ -38,9 +40,18 @@ fn random_weights_are_the_hosts() {
         for tensor in model.weights.all() {
             let made = tensor.made().expect("a preset's");
             let values = decode(tensor.format, tensor.bytes());
-            for format in WeightFormat::PLAIN {
-                let mut expected = encode(format, &values);
+            for format in WeightFormat::ALL {
+                let Quantized { bits, scales } = quantize(&values, tensor.cols());
+                let in_8_bits = format == WeightFormat::E4M3;
+                let mut expected = if in_8_bits {
+                    bits
+                } else {
+                    encode(format, &values)
+                };
                 for order in [Order::Rows, Order::Packed] {
+                    if in_8_bits && order == Order::Rows {
+                        continue;
+                    }
                     if order == Order::Packed {
                         if !tensor.rows().is_multiple_of(packed::ROWS) {
                             continue;
@@ -51,11 +62,23 @@ fn random_weights_are_the_hosts() {
                         packed::pack(&rows, tensor.cols(), format, &mut expected);
                     }
                     let found = gpu.poisoned(expected.len());
-                    // SAFETY: the buffer has as many bytes as the tensor takes.
+                    let row_scales = gpu.poisoned(scales.len() * 4);
+                    let shape = [tensor.rows(), tensor.cols()];
+                    let place = Matrix {
+                        scale: in_8_bits.then(|| row_scales.at(0)),
+                        ..matrix(&found, format, shape)
+                    };
+                    // SAFETY: the buffers have as many bytes as the tensor takes.
                     unsafe {
-                        let how = (format, order);
-                        let made = kernels.make(&gpu.stream, tensor, made, found.at(0), how);
+                        let made = kernels.make(&gpu.stream, tensor, made, &place, order);
                         made.unwrap();
+                    }
+                    if in_8_bits {
+                        assert_eq!(
+                            gpu.get_values(DType::F32, &row_scales),
+                            scales,
+                            "{tensor:?}"
+                        );
                     }
                     assert!(
                         gpu.get(&found) == expected,

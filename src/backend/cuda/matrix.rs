@@ -14,7 +14,7 @@ pub struct Matrix {
     /// Elements from an expert's matrix to the next expert's; of one that stands alone all that it has.
     pub stride: u64,
     pub format: WeightFormat,
-    /// Where its scales lie, of a format that has any.
+    /// Where its scales lie, of a format that has any: f32 `[rows]`, the next expert's behind them.
     #[serde(skip)]
     pub scale: Option<u64>,
 }
@@ -46,10 +46,37 @@ impl Matrix {
         self.stride * self.format.bytes() as u64
     }
 
-    /// This one's rows with another's behind them, which lie so.
+    /// This one's rows with another's behind them, which lie so, as do their scales.
     #[must_use]
     pub fn above(&self, other: &Self) -> Self {
-        let rows = self.rows + other.rows;
-        Self::of_rows(self.address, self.format, rows, self.columns)
+        let behind = (self.scale).map(|scale| scale + self.scale_bytes());
+        debug_assert_eq!(self.address + self.stride_bytes(), other.address);
+        debug_assert_eq!(behind, other.scale);
+        Self {
+            rows: self.rows + other.rows,
+            stride: self.stride + other.stride,
+            ..*self
+        }
+    }
+
+    /// The bytes of its scales.
+    pub fn scale_bytes(&self) -> u64 {
+        u64::from(self.rows) * WeightFormat::F32.bytes() as u64
+    }
+
+    /// An expert's, where this is the first one's.
+    #[must_use]
+    pub fn of_expert(&self, expert: u64) -> Self {
+        let scale = self.scale.map(|scale| scale + expert * self.scale_bytes());
+        Self {
+            address: self.address + expert * self.stride_bytes(),
+            scale,
+            ..*self
+        }
+    }
+
+    /// Where its scales lie, or 0.
+    pub fn scale_address(&self) -> u64 {
+        self.scale.unwrap_or(0)
     }
 }

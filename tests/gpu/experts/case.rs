@@ -1,11 +1,12 @@
 //! A mixture's weights, its input and a routing made up for it: what kernels and f64 make of them.
 
 use crate::common::random::Random;
-use crate::rig::{Rig, Step, assert_close, encode, expert_matrix, rounded, rounding};
+use crate::rig::{Rig, Step, assert_close, encode, expert_matrix, held, rounded, rounding};
 use crate::routing::{RoutingOnGpu, random_experts};
 use rayon::prelude::*;
 use tailgraph::backend::cuda::families::experts::{ExpertRows, ExpertWeights, NextNorm};
 use tailgraph::backend::cuda::families::packed;
+use tailgraph::backend::cuda::matrix::Matrix;
 use tailgraph::backend::cuda::memory::buffer::Buffer;
 use tailgraph::backend::cuda::tuning::variants::{Experts, Linear, Variant};
 use tailgraph::model::{DType, WeightFormat};
@@ -35,6 +36,8 @@ pub struct WeightsOnGpu {
     pub gate_up: Buffer,
     pub down: Buffer,
     pub up_first: bool,
+    /// Of gate, up and down, `[E, M]` and `[E, H]`, if they are in 8 bits.
+    pub scales: Option<[Buffer; 3]>,
     /// The width of what an expert reads.
     pub hidden: usize,
     pub inner: usize,
@@ -52,11 +55,15 @@ impl WeightsOnGpu {
             halves
         };
         let of_down = packed::elements(hidden, inner);
-        ExpertWeights {
-            gate,
-            up,
-            down: expert_matrix(self.down.at(0), format, [hidden, inner], of_down),
-        }
+        let down = expert_matrix(self.down.at(0), format, [hidden, inner], of_down);
+        let [gate, up, down] = match &self.scales {
+            None => [gate, up, down],
+            Some(scales) => [(gate, 0), (up, 1), (down, 2)].map(|(matrix, i)| Matrix {
+                scale: Some(scales[i].at(0)),
+                ..matrix
+            }),
+        };
+        ExpertWeights { gate, up, down }
     }
 }
 
@@ -67,10 +74,8 @@ impl MixtureCase {
         let top_k = config.num_experts_per_tok;
         let matrices = config.num_experts * hidden * inner;
         let mut matrix = |fan_in: usize| {
-            rounded(
-                types.weights,
-                &random.values(matrices, 1.7 / (fan_in as f32).sqrt()),
-            )
+            let values = random.values(matrices, 1.7 / (fan_in as f32).sqrt());
+            held(types.weights, &values, fan_in)
         };
         let (gate, up, down) = (matrix(hidden), matrix(hidden), matrix(inner));
         Self {
@@ -107,6 +112,14 @@ impl MixtureCase {
             gate_up: gpu.packed(format, &gate_up, [inner, hidden]),
             down: gpu.packed(format, &self.down, [hidden, inner]),
             up_first: self.up_first,
+            scales: (format == WeightFormat::E4M3).then(|| {
+                [
+                    (&self.gate, hidden),
+                    (&self.up, hidden),
+                    (&self.down, inner),
+                ]
+                .map(|(values, columns)| gpu.scales(format, values, columns))
+            }),
             hidden,
             inner,
         }

@@ -1,15 +1,15 @@
 //! Random layers of many shapes, and what a step of them starts from.
 
 use crate::common::random::Random;
-use crate::rig::{Enqueue, Rig, Step, StepOnGpu, config, expert_matrix, matrix, rounded};
+use crate::rig::{Enqueue, Rig, Step, StepOnGpu, Weights, config, matrix, rounded};
 use crate::support::Gpu;
 use tailgraph::backend::cuda::families::conv::ShortConv;
 use tailgraph::backend::cuda::families::experts::ExpertWeights;
-use tailgraph::backend::cuda::families::packed;
 use tailgraph::backend::cuda::families::router::RouterWeights;
 use tailgraph::backend::cuda::families::skinny::{ConvIn, Prediction, Residual};
 use tailgraph::backend::cuda::matrix::Matrix;
 use tailgraph::backend::cuda::memory::buffer::Buffer;
+use tailgraph::model::declared::Role;
 use tailgraph::model::{DType, ModelConfig, WeightFormat};
 use tailgraph::plan::Precision;
 
@@ -85,26 +85,24 @@ impl Shape {
 /// A layer's weights.
 pub struct Layer {
     shape: Shape,
-    /// The format of its matrices.
-    weights: WeightFormat,
     pub norm: Buffer,
     pub ffn_norm: Buffer,
-    pub in_proj: Buffer,
+    pub in_proj: Weights,
     pub in_bias: Option<Buffer>,
     pub taps: Buffer,
     pub taps_bias: Option<Buffer>,
-    pub out_proj: Buffer,
+    pub out_proj: Weights,
     pub out_bias: Option<Buffer>,
     pub router: Buffer,
     /// [`RouterWeights::predictor`]
     pub predictor: Buffer,
     pub expert_bias: Buffer,
     /// Matrices of each expert: `[M, H]` twice, then `[H, M]`, packed.
-    pub experts: [Buffer; 3],
+    pub experts: [Weights; 3],
     /// `[I, H]` twice, then `[H, I]`.
-    pub swap_ab: [Buffer; 3],
-    pub qkv: Buffer,
-    pub lm_head: Buffer,
+    pub swap_ab: [Weights; 3],
+    pub qkv: Weights,
+    pub lm_head: Weights,
 }
 
 impl Layer {
@@ -114,14 +112,14 @@ impl Layer {
         let Shape { hidden, inner, .. } = shape;
         let matrix = |random: &mut Random, outputs: usize, fan_in: usize| {
             let values = random.values(outputs * fan_in, 1.7 / (fan_in as f32).sqrt());
-            gpu.values(weights, &values)
+            gpu.weights(weights, &values, [outputs, fan_in])
         };
         let of_experts = |random: &mut Random, outputs: usize, fan_in: usize| {
             let values = random.values(
                 shape.experts * outputs * fan_in,
                 1.7 / (fan_in as f32).sqrt(),
             );
-            gpu.packed(weights, &values, [outputs, fan_in])
+            gpu.expert_weights(weights, &values, [outputs, fan_in])
         };
         let vector = |random: &mut Random, size: usize, scale: f32| {
             gpu.values(DType::F32, &random.values(size, scale))
@@ -136,7 +134,7 @@ impl Layer {
         if all_alike {
             expert_bias[..shape.top_k].fill(10.0);
         }
-        let all = shape.experts;
+        let (all, vocabulary) = (shape.experts, rig.config.vocab_size);
         let norm = vector(random, hidden, 1.5);
         let ffn_norm = random.values(hidden, 1.5);
         let router = random.values(all * hidden, scale);
@@ -146,7 +144,6 @@ impl Layer {
         let weighed: Vec<f32> = weighed.collect();
         Self {
             shape,
-            weights,
             norm,
             ffn_norm: gpu.values(DType::F32, &ffn_norm),
             predictor: gpu.values(DType::BF16, &weighed),
@@ -169,7 +166,11 @@ impl Layer {
                 matrix(random, hidden, shape.swap_ab),
             ],
             qkv: matrix(random, qkv_outputs(&rig.config), hidden),
-            lm_head: matrix(random, rig.config.vocab_size, hidden),
+            lm_head: gpu.weights(
+                Role::Head.stored(weights),
+                &random.values(vocabulary * hidden, 1.7 / (hidden as f32).sqrt()),
+                [vocabulary, hidden],
+            ),
         }
     }
 
@@ -189,7 +190,7 @@ impl Layer {
     pub fn conv_in(&self) -> ConvIn {
         ConvIn {
             norm: self.norm.at(0),
-            in_proj: self.matrix(&self.in_proj, 3 * self.shape.hidden, self.shape.hidden),
+            in_proj: self.in_proj.matrix,
             bias: at(&self.in_bias),
         }
     }
@@ -207,27 +208,14 @@ impl Layer {
     pub fn out(&self, x: &Buffer) -> Residual {
         Residual {
             x: x.at(0),
-            w: self.matrix(&self.out_proj, self.shape.hidden, self.shape.hidden),
+            w: self.out_proj.matrix,
             bias: at(&self.out_bias),
         }
     }
 
-    /// One of its matrices.
-    pub fn matrix(&self, at: &Buffer, rows: usize, columns: usize) -> Matrix {
-        matrix(at, self.weights, [rows, columns])
-    }
-
     /// w1, w3 and w2 of a dense feed-forward.
     pub fn dense(&self) -> [Matrix; 3] {
-        let Shape {
-            hidden, swap_ab, ..
-        } = self.shape;
-        let [w1, w3, w2] = &self.swap_ab;
-        [
-            self.matrix(w1, swap_ab, hidden),
-            self.matrix(w3, swap_ab, hidden),
-            self.matrix(w2, hidden, swap_ab),
-        ]
+        [0, 1, 2].map(|which: usize| self.swap_ab[which].matrix)
     }
 
     /// The layer's first kernel, whole: `x` of `h`, and a prediction.
@@ -250,21 +238,8 @@ impl Layer {
     }
 
     pub fn expert_weights(&self) -> ExpertWeights {
-        let Shape { hidden, inner, .. } = self.shape;
-        let matrix = |index: usize, rows, columns| {
-            let stride = packed::elements(rows, columns);
-            expert_matrix(
-                self.experts[index].at(0),
-                self.weights,
-                [rows, columns],
-                stride,
-            )
-        };
-        ExpertWeights {
-            gate: matrix(0, inner, hidden),
-            up: matrix(1, inner, hidden),
-            down: matrix(2, hidden, inner),
-        }
+        let [gate, up, down] = [0, 1, 2].map(|which: usize| self.experts[which].matrix);
+        ExpertWeights { gate, up, down }
     }
 }
 

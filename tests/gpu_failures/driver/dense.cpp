@@ -26,5 +26,11 @@ static const bool KNOWN = know({
   SWAP_AB_PAIR(shared_many, r64_w128), SWAP_AB_PAIR(shared_many, r64_w192), SWAP_AB_PAIR(alone, r128), SWAP_AB_PAIR(alone, r256),
   SWAP_AB_PAIR(conv, r32), SWAP_AB_PAIR(conv_rows, r64), SWAP_AB_PAIR(conv_rows, r128), SWAP_AB_PAIR(conv_rows, r256),
   SWAP_AB_PAIR(head_multicast, r128), SWAP_AB_PAIR(head_multicast, r256),
-  TILED_EACH(bf16), TILED_EACH(f16), TILED_EACH(f32_bf16), TILED(f32_f16_r8), TILED(f32_f16_r64), TILED(f32_f32_r8), TILED(f32_f32_r64),
+  SWAP_AB(shared_bf16_e4m3_r16), SWAP_AB(shared_bf16_e4m3_r32), SWAP_AB(shared_bf16_e4m3_r64), SWAP_AB(shared_many_bf16_e4m3_r64_w128),
+  SWAP_AB(shared_many_bf16_e4m3_r64_w192), SWAP_AB(alone_bf16_e4m3_r16), SWAP_AB(alone_bf16_e4m3_r32), SWAP_AB(alone_bf16_e4m3_r64),
+  SWAP_AB(alone_bf16_e4m3_r128), SWAP_AB(alone_bf16_e4m3_r256), SWAP_AB(conv_bf16_e4m3_r16), SWAP_AB(conv_bf16_e4m3_r32),
+  SWAP_AB(conv_bf16_e4m3_r64), SWAP_AB(conv_bf16_e4m3_r128), SWAP_AB(shared_f32_e4m3_r16), SWAP_AB(shared_f32_e4m3_r32),
+  SWAP_AB(alone_f32_e4m3_r16), SWAP_AB(alone_f32_e4m3_r32), SWAP_AB(conv_f32_e4m3_r16), SWAP_AB(conv_f32_e4m3_r32),
+  TILED_EACH(bf16), TILED_EACH(f16), TILED_EACH(f32_bf16), TILED_EACH(bf16_e4m3), TILED(f32_e4m3_r8), TILED(f32_e4m3_r32),
+  TILED(f32_e4m3_r64), TILED(f32_f16_r8), TILED(f32_f16_r64), TILED(f32_f32_r8), TILED(f32_f32_r64),
 });

@@ -40,6 +40,8 @@ alignas(GMMA_ATOM_BYTES) thread_local char prompt_shared[simt::SHARED_BYTES];
 static const bool KNOWN = know({
   GROUPED_PAIR(), GROUPED_ONE(f32), GROUPED_PAIR(many_), GROUPED_ONE(many_f32), GROUPED_PAIR(tall_), GROUPED_PAIR(512_),
   GROUPED_PAIR(512_tallest_), GROUPED_PAIR(1024_), GROUPED_PAIR(1024_tallest_),
+  GROUPED_ONE(bf16_e4m3), GROUPED_ONE(many_bf16_e4m3), GROUPED_ONE(tall_bf16_e4m3), GROUPED_ONE(512_tallest_bf16_e4m3),
+  GROUPED_ONE(1024_tallest_bf16_e4m3), GROUPED_ONE(f32_e4m3), GROUPED_ONE(many_f32_e4m3),
   DECODE(bf16_d64), DECODE(bf16_d128), DECODE(f16_d64), DECODE(f16_d128), DECODE(f32_d64), DECODE(f32_d128),
   CHUNKS(bf16_d64), CHUNKS(bf16_d128), CHUNKS(f16_d64), CHUNKS(f16_d128), TILES(f32_d64), TILES(f32_d128),
   WITH(tiles::shared, tiles, tg_query_tiles),

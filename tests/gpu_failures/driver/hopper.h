@@ -25,10 +25,11 @@ void copy16(void *to, const void *from, bool valid);
 void copies_commit();
 void copies_wait(uint32_t pending);
 void load_matrices(uint32_t *to, uint32_t count, const void *row, bool transposed);
+void store_matrices(const uint32_t *from, uint32_t count, void *row);
 void multiply(Operand type, float *c, const uint32_t *a, uint32_t b0, uint32_t b1);
 void wait_parity(uint32_t barrier, uint32_t parity);
 void meet_named(uint32_t id, uint32_t threads, bool waits);
-void group_multiply(Operand type, uint32_t n, float *d, const uint32_t *values, uint32_t a, uint32_t b, bool add);
+void group_multiply(Operand type, uint32_t n, float *d, const uint32_t *values, uint32_t a, uint32_t b, bool transposed, bool add);
 void group_commit();
 void group_wait(uint32_t pending);
 void tensor_box(void *to, const TensorMap *map, const uint32_t *at, uint32_t dimensions, uint64_t *barrier, uint32_t blocks);
@@ -103,10 +104,14 @@ template <int PENDING>
 void gmma_wait() { simt::group_wait(PENDING); }
 template <int N>
 void gmma_settle(float (&)[N]) {}
+inline void gmma_settle(uint32_t (&)[4]) {}
 template <typename T, int N>
-void gmma(float (&d)[N / 2], uint32_t a, uint32_t b, bool add) { simt::group_multiply(simt::operand<T>(), N, d, nullptr, a, b, add); }
+void gmma(float (&d)[N / 2], uint32_t a, uint32_t b, bool add) { simt::group_multiply(simt::operand<T>(), N, d, nullptr, a, b, false, add); }
+template <typename T, int N>
+void gmma(float (&d)[N / 2], const uint32_t (&a)[4], uint32_t b, bool add) { simt::group_multiply(simt::operand<T>(), N, d, a, 0, b, false, add); }
 template <typename T>
-void gmma_values(float (&d)[32], const uint32_t (&a)[4], uint32_t b, bool add) { simt::group_multiply(simt::operand<T>(), 64, d, a, 0, b, add); }
+void gmma_values(float (&d)[32], const uint32_t (&a)[4], uint32_t b, bool add) { simt::group_multiply(simt::operand<T>(), 64, d, a, 0, b, true, add); }
+inline void store_matrix_x4_transposed(void *row, const uint32_t (&r)[4]) { simt::store_matrices(r, 4, row); }
 template <uint32_t REGISTERS>
 void give_registers() {}
 template <uint32_t REGISTERS>

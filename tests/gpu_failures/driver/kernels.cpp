@@ -76,6 +76,7 @@ namespace {
 #define ONE(SPACE, NAME) WITH(router::shared, SPACE, NAME)
 #define PERSISTENT(NAME) WITH(persistent_shared, persistent_cu, tg_persistent_##NAME)
 #define PERSISTENT_PAIR(BEFORE, BEHIND) PERSISTENT(BEFORE##bf16##BEHIND), PERSISTENT(BEFORE##f16##BEHIND)
+#define PERSISTENT_EACH(TYPE) PERSISTENT(TYPE##_w128), PERSISTENT(TYPE##_w128_split_k), PERSISTENT(gate_up_##TYPE), PERSISTENT(down_##TYPE)
 #define ROUTE(SPACE, NAME) EACH(SPACE, NAME), ONE(SPACE, NAME##_bf16_e64), ONE(SPACE, NAME##_f16_e64), ONE(SPACE, NAME##_f32_e64)
 #define PAIR(SPACE, NAME) ONE(SPACE, NAME##_bf16), ONE(SPACE, NAME##_f16)
 #define EACH(SPACE, NAME) PAIR(SPACE, NAME), ONE(SPACE, NAME##_f32)
@@ -92,7 +93,8 @@ const bool KNOWN = know({
   ONE(pair, tg_pair_take_rows), ONE(pair, tg_pair_take_token), ONE(pair, tg_pair_reduce), ONE(pair, tg_pair_push),
   PERSISTENT_PAIR(, _w128), PERSISTENT_PAIR(, _w192), PERSISTENT_PAIR(, _w256), PERSISTENT_PAIR(, _w128_split_k),
   PERSISTENT_PAIR(, _w192_split_k), PERSISTENT_PAIR(conv_, ), PERSISTENT_PAIR(gate_up_, ), PERSISTENT_PAIR(down_, ), PERSISTENT(f32_w128),
-  PERSISTENT(f32_w128_split_k), PERSISTENT(gate_up_f32), PERSISTENT(down_f32), ONE(persistent_cu, tg_bf16x3_rows),
+  PERSISTENT(f32_w128_split_k), PERSISTENT(gate_up_f32), PERSISTENT(down_f32), PERSISTENT_EACH(bf16_e4m3), PERSISTENT(bf16_e4m3_w192),
+  PERSISTENT(bf16_e4m3_w256), PERSISTENT(bf16_e4m3_w192_split_k), PERSISTENT_EACH(f32_e4m3), ONE(persistent_cu, tg_bf16x3_rows),
 });
 
 std::mutex one; /* the fibers are there once, and tests run on threads of their own */

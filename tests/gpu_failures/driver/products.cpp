@@ -12,11 +12,11 @@ constexpr uint32_t PARTS = GMMA_GROUP / WARP_LANES, PART_ROWS = GMMA_M / PARTS;
 struct Instruction {
   Operand type;
   uint32_t n, a, b;
-  bool add;
+  bool transposed, add;  /* B lies transposed; it adds to d */
   uint32_t there[PARTS]; /* threads of each warp that have issued it */
   uint32_t done;         /* warps whose part is done */
   float *d[GMMA_GROUP];
-  const uint32_t *values[GMMA_GROUP]; /* of A, in registers; null: it lies at `a`. B then lies transposed. */
+  const uint32_t *values[GMMA_GROUP]; /* of A, in registers; null: it lies at `a` */
 };
 
 /* Each warp's part reads its operands at some time from when that warp has issued it. (Whether a GPU reads before all four have is
@@ -58,7 +58,7 @@ void multiply_part(const Block &block, const Instruction &of, uint32_t part) {
   static float b[16][256], sums[256];
   const uint32_t n = of.n, *const *values = &of.values[part * WARP_LANES];
   for (uint32_t j = 0; j < n; j++)
-    for (uint32_t k = 0; k < 16; k++) b[k][j] = as_float(of.type, *values ? element(block, of.b, k, j) : element(block, of.b, j, k));
+    for (uint32_t k = 0; k < 16; k++) b[k][j] = as_float(of.type, of.transposed ? element(block, of.b, k, j) : element(block, of.b, j, k));
   for (uint32_t m = 0; m < PART_ROWS; m++) {
     for (uint32_t j = 0; j < n; j++) sums[j] = 0.0f;
     for (uint32_t k = 0; k < 16; k++) {
@@ -122,6 +122,15 @@ void load_matrices(uint32_t *to, uint32_t count, const void *row, bool transpose
   meet_warp(0xffffffffu);
 }
 
+void store_matrices(const uint32_t *from, uint32_t count, void *row) {
+  words()[lane()] = (uint64_t)row;
+  meet_warp(0xffffffffu);
+  const uint32_t g = lane() / 4, q = lane() % 4;
+  for (uint32_t i = 0; i < count; i++)
+    for (uint32_t j = 0; j < 2; j++) ((uint16_t *)words()[8 * i + 2 * q + j])[g] = (uint16_t)(from[i] >> 16 * j);
+  meet_warp(0xffffffffu);
+}
+
 void multiply(Operand type, float *c, const uint32_t *a, uint32_t b0, uint32_t b1) {
   WarpState &warp = self().block->warps[self().index / WARP_LANES];
   uint32_t *own = warp.operands[lane()];
@@ -143,13 +152,13 @@ void multiply(Operand type, float *c, const uint32_t *a, uint32_t b0, uint32_t b
 
 /* ---- matrix instructions of a warpgroup */
 
-void group_multiply(Operand type, uint32_t n, float *d, const uint32_t *values, uint32_t a, uint32_t b, bool add) {
+void group_multiply(Operand type, uint32_t n, float *d, const uint32_t *values, uint32_t a, uint32_t b, bool transposed, bool add) {
   pause();
   Group &group = my_group();
   const uint64_t number = work().issued++ - group.done;
-  if (number == group.under_way.size()) group.under_way.push_back({type, n, a, b, add, {}, 0, {}, {}});
+  if (number == group.under_way.size()) group.under_way.push_back({type, n, a, b, transposed, add, {}, 0, {}, {}});
   Instruction &of = group.under_way[number];
-  if (of.n != n || of.a != a || of.b != b || of.add != add) stop("the warps of a group issue matrix instructions that differ");
+  if (of.n != n || of.a != a || of.b != b || of.transposed != transposed || of.add != add) stop("the warps of a group issue matrix instructions that differ");
   of.d[self().index % GMMA_GROUP] = d, of.values[self().index % GMMA_GROUP] = values;
   const uint32_t part = self().index % GMMA_GROUP / WARP_LANES;
   of.there[part]++;

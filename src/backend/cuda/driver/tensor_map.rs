@@ -21,7 +21,7 @@ pub const BOX_COLUMNS: u32 = abi::TG_GMMA_COLUMNS;
 pub struct Boxes {
     /// On 16 bytes.
     pub at: Address,
-    /// How an element is stored.
+    /// How an element is stored. Of weights in 8 bits two are one, so that a packed block is 256 of them.
     pub format: WeightFormat,
     pub sizes: Vec<u64>,
     /// Bytes from one element of a dimension to the next, a multiple of 16: of all but the first, whose elements lie side
@@ -43,9 +43,20 @@ impl Boxes {
         }
     }
 
-    /// A matrix whose rows lie one after the other, in boxes of `box_rows` of them.
+    /// A matrix that stands alone, in boxes of 64 columns by `box_rows` rows: row after row, or of 8 bits in packed blocks.
     pub fn of(w: &Matrix, box_rows: u32) -> Self {
-        Self::of_rows(w.address, w.format, [w.rows, w.columns], box_rows)
+        if w.format != WeightFormat::E4M3 {
+            return Self::of_rows(w.address, w.format, [w.rows, w.columns], box_rows);
+        }
+        let block = abi::TG_PACKED_ROWS * BOX_COLUMNS;
+        let along = u64::from(w.columns.div_ceil(BOX_COLUMNS)) * u64::from(block);
+        Self {
+            at: w.address,
+            format: w.format,
+            sizes: vec![along / 2, w.rows.div_ceil(abi::TG_PACKED_ROWS).into()],
+            strides: vec![2, along],
+            each: vec![block / 2, box_rows / abi::TG_PACKED_ROWS],
+        }
     }
 
     /// A matrix `[rows, columns]`, row after row, in boxes of 64 columns by `box_rows` rows. A row is a multiple of 16 bytes.
@@ -85,8 +96,8 @@ impl TensorMap {
                 Swizzle::CU_TENSOR_MAP_SWIZZLE_128B,
             ),
             WeightFormat::E4M3 => (
-                Type::CU_TENSOR_MAP_DATA_TYPE_UINT8,
-                Swizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+                Type::CU_TENSOR_MAP_DATA_TYPE_UINT16,
+                Swizzle::CU_TENSOR_MAP_SWIZZLE_NONE,
             ),
             WeightFormat::F32 => (
                 Type::CU_TENSOR_MAP_DATA_TYPE_FLOAT32,

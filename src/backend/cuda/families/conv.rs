@@ -52,6 +52,7 @@ impl Lowering<'_> {
             taps_bias: conv.bias,
             state: self.state,
             step: self.step,
+            ..Default::default()
         }
     }
 

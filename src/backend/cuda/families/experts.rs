@@ -167,7 +167,7 @@ impl Lowering<'_> {
             },
             (None, None) => {
                 let (experts, top_k) = self.experts();
-                let tiled = &self.kernels.tiled;
+                let tiled = &self.products.tiled;
                 Pairs {
                     sorted: true,
                     tile_rows: tiled.expert_tile_rows(self.bucket.rows, experts, top_k),

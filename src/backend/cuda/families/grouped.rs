@@ -4,6 +4,7 @@
 
 use super::Lowering;
 use super::experts::{ExpertRows, ExpertWeights, Routing, most_expert_tiles};
+use super::kernels::types;
 use super::limits::{Library, Limits, Variants};
 use crate::backend::cuda::driver::arguments::arguments;
 use crate::backend::cuda::driver::launch::Kernel;
@@ -12,7 +13,7 @@ use crate::backend::cuda::matrix::Matrix;
 use crate::backend::cuda::tuning::limits::grouped_rows;
 use crate::backend::cuda::tuning::variants::{Experts, Grouped as Shape};
 use crate::error::Result;
-use crate::model::ModelConfig;
+use crate::model::{ModelConfig, WeightFormat};
 use crate::plan::Precision;
 use crate::sys::abi;
 
@@ -24,6 +25,8 @@ const MOST_TILES: u32 = abi::TG_GROUPED_MOST_TILES;
 /// K-blocks of a prediction that are prefetched into L2 while those before them fill the pipeline, where nothing has prefetched them
 /// before. Measured: profiles/log/many-rows.md, "Room beside each other".
 const BEYOND_K_BLOCKS: u32 = 8;
+/// The same of weights in 8 bits, of which as many bytes are twice as many k-blocks. Not measured.
+const BEYOND_K_BLOCKS_E4M3: u32 = 16;
 
 /// What the kernels' names end with before their type; of f32 rows there are the first two.
 const INSTANCES: [&str; 7] = [
@@ -35,6 +38,8 @@ const INSTANCES: [&str; 7] = [
     "_1024",
     "_1024_tallest",
 ];
+/// Those that weights in 8 bits have not.
+const OF_16_BITS: [&str; 2] = ["_512", "_1024"];
 
 /// What an instance was compiled for (`GROUPED` of kernels/grouped/grouped.cu, in its order).
 #[derive(Debug, Clone, Copy, bytemuck::AnyBitPattern)]
@@ -77,10 +82,12 @@ impl Grouped {
     /// # Errors
     /// The driver refuses.
     pub fn load(library: &Library, precision: Precision) -> Result<Self> {
-        let (operand, is_half) = (precision.compute.name(), precision.compute.is_half());
+        let (types, is_half) = (types(precision), precision.compute.is_half());
         let count = if is_half { INSTANCES.len() } else { 2 };
+        let in_8_bits = precision.weights == WeightFormat::E4M3;
         let names = INSTANCES[..count].iter();
-        let names = names.map(|of| format!("tg_grouped_experts{of}_{operand}"));
+        let names = names.filter(|of| !(in_8_bits && OF_16_BITS.contains(of)));
+        let names = names.map(|of| format!("tg_grouped_experts{of}_{types}"));
         let limits = library.gpu.limits();
         Ok(Self {
             instances: Variants::load(library, names, |tile: &Tile| tile.block_bytes(limits))?,
@@ -110,6 +117,19 @@ impl Grouped {
         let instance = self.instance(rows, shape);
         let instance = instance.expect("a variant that `serves` has said this bucket can have");
         self.instances.of(instance)
+    }
+
+    /// A launch of this shape, whose stages the kernel files count in weights of 16 bits: of 8 bits twice as many, or what there is room for.
+    fn of_weights(&self, rows: u32, shape: Shape) -> Shape {
+        if self.precision.weights != WeightFormat::E4M3 {
+            return shape;
+        }
+        let most = self.served(rows, shape).0.block_bytes(self.limits);
+        let twice = (2 * shape.stages).min(abi::TG_GROUPED_MOST_STAGES);
+        let of_stages = |stages| Shape { stages, ..shape };
+        let mut shapes = (shape.stages..=twice).rev().map(of_stages);
+        let fits = shapes.find(|&shape| shared_bytes(self.precision, shape) <= most);
+        fits.unwrap_or(shape)
     }
 
     /// Whether down's sums are rounded to the operand type, in such a bucket and variant.
@@ -160,12 +180,17 @@ impl Grouped {
 /// Dynamic shared memory of a block: stages of grouped_stage_bytes, and what aligns the first one.
 fn shared_bytes(precision: Precision, shape: Shape) -> u32 {
     let is_half = precision.compute.is_half();
-    let rows = OUTPUTS + shape.tile_rows * if is_half { 1 } else { abi::TG_PARTS };
-    shape.stages * abi::TG_GMMA_ROW_BYTES * rows + abi::TG_GMMA_ATOM_BYTES
+    let rows = shape.tile_rows * if is_half { 1 } else { abi::TG_PARTS };
+    let weights = match precision.weights {
+        WeightFormat::E4M3 => OUTPUTS / 2,
+        _ => OUTPUTS,
+    };
+    shape.stages * abi::TG_GMMA_ROW_BYTES * (weights + rows) + abi::TG_GMMA_ATOM_BYTES
 }
 
 /// The experts' packed matrices, as tensor copies bring them: boxes of `outputs` weight rows, in groups of 16, by 64 columns. A group
-/// is 8 rows of gate and 8 of up, of which that comes first which has the lower address, or two times 8 of down.
+/// is 8 rows of gate and 8 of up, of which that comes first which has the lower address, or two times 8 of down. 64 columns are 8 lines, or
+/// of 8 bits a whole block.
 pub(super) fn expert_boxes(w: &Matrix, pair: Option<&Matrix>, experts: u32, outputs: u32) -> Boxes {
     let block_rows = u64::from(abi::TG_PACKED_ROWS);
     let element = w.format.bytes() as u64;
@@ -176,13 +201,29 @@ pub(super) fn expert_boxes(w: &Matrix, pair: Option<&Matrix>, experts: u32, outp
         Some(pair) => (w.address.abs_diff(pair.address), block_bytes, 1),
         None => (block_bytes, 2 * block_bytes, 2),
     };
-    let line_bytes = u64::from(BOX_COLUMNS) * element;
-    let lines = filled / u64::from(BOX_COLUMNS);
+    let blocks = filled / u64::from(BOX_COLUMNS);
+    let along = match w.format {
+        WeightFormat::E4M3 => {
+            let block = abi::TG_PACKED_ROWS * BOX_COLUMNS;
+            [
+                (u64::from(block / 2), 2, block / 2),
+                (blocks, block.into(), 1),
+            ]
+        }
+        _ => [
+            (BOX_COLUMNS.into(), element, BOX_COLUMNS),
+            (
+                block_rows * blocks,
+                u64::from(BOX_COLUMNS) * element,
+                abi::TG_PACKED_ROWS,
+            ),
+        ],
+    };
     let groups = u64::from(w.rows) / (matrices * block_rows);
     let at = pair.map_or(w.address, |pair| w.address.min(pair.address));
     let dimensions = [
-        (BOX_COLUMNS.into(), element, BOX_COLUMNS),
-        (block_rows * lines, line_bytes, abi::TG_PACKED_ROWS),
+        along[0],
+        along[1],
         (2, second, 2),
         (groups, group, outputs / abi::TG_GROUPED_GROUP_ROWS),
         (experts.into(), w.stride_bytes(), 1),
@@ -194,7 +235,10 @@ impl<'a> Lowering<'a> {
     /// The kernels for wide steps and the shape of their launch, where this bucket's experts are theirs.
     pub fn grouped(&self) -> Option<(&'a Grouped, Shape)> {
         match self.variant.experts {
-            Experts::Grouped(shape) => Some((self.kernels.grouped.as_ref()?, shape)),
+            Experts::Grouped(shape) => {
+                let grouped = self.products.grouped.as_ref()?;
+                Some((grouped, grouped.of_weights(self.bucket.rows, shape)))
+            }
             _ => None,
         }
     }
@@ -219,16 +263,19 @@ impl<'a> Lowering<'a> {
             experts,
             k: top_k,
             predicts: shape.predict.into(),
-            beyond: if std::mem::take(&mut self.prefetched) {
-                0
-            } else {
-                BEYOND_K_BLOCKS
+            beyond: match (std::mem::take(&mut self.prefetched), gate.format) {
+                (true, _) => 0,
+                (false, WeightFormat::E4M3) => BEYOND_K_BLOCKS_E4M3,
+                (false, _) => BEYOND_K_BLOCKS,
             },
             hidden: self.hidden(),
             inner: self.expert_inner(),
             tile_rows: shape.tile_rows,
             stages: shape.stages,
             up_first: (up.address < gate.address).into(),
+            gate_scale: gate.scale_address(),
+            up_scale: up.scale_address(),
+            down_scale: down.scale_address(),
             ..Default::default()
         };
         let gate_up = expert_boxes(gate, Some(up), experts, OUTPUTS);
@@ -247,16 +294,20 @@ mod tests {
     use super::*;
     use crate::backend::cuda::families::limits::GpuShape;
     use crate::backend::cuda::tuning::GpuClass;
-    use crate::model::{DType, ModelSource, WeightFormat};
+    use crate::model::{DType, ModelSource};
 
     fn of(operand: DType) -> Grouped {
+        of_weights(operand, WeightFormat::BF16)
+    }
+
+    fn of_weights(operand: DType, weights: WeightFormat) -> Grouped {
         let gpu = GpuShape {
             capability: (9, 0),
             class: GpuClass::parse("m132-b4800").unwrap(),
             block_bytes: 227 * 1024,
         };
         let library = Library::unloaded(gpu);
-        let kernels = Grouped::load(&library, Precision::new(operand, WeightFormat::BF16));
+        let kernels = Grouped::load(&library, Precision::new(operand, weights));
         kernels.unwrap()
     }
 
@@ -300,6 +351,55 @@ mod tests {
         let few = name(&f32, 1, shape(32, 5)).unwrap();
         assert_eq!(few, "tg_grouped_experts_many_f32");
         assert_eq!(name(&f32, 257, shape(32, 6)), None);
+        let e4m3 = of_weights(DType::BF16, WeightFormat::E4M3);
+        for (rows, tile_rows, of) in [
+            (64, 64, "_many"),
+            (256, 96, "_tall"),
+            (512, 96, "_512_tallest"),
+            (1024, 8, "_1024_tallest"),
+        ] {
+            let found = name(&e4m3, rows, shape(tile_rows, 8)).unwrap();
+            assert_eq!(found, format!("tg_grouped_experts{of}_bf16_e4m3"));
+        }
+    }
+
+    /// Weights of half the bytes leave room for more stages.
+    #[test]
+    fn weights_in_8_bits_have_pipelines_as_deep() {
+        let (config, _) = ModelSource::parse("random:lfm2-8b-a1b")
+            .and_then(|source| source.config())
+            .unwrap();
+        let e4m3 = of_weights(DType::BF16, WeightFormat::E4M3);
+        for (rows, tile_rows, stages) in [(64, 32, 16), (128, 64, 13), (256, 96, 10), (512, 128, 8)]
+        {
+            assert_eq!(e4m3.serves(&config, rows, shape(tile_rows, stages)), Ok(()));
+            let more = e4m3.serves(&config, rows, shape(tile_rows, stages + 1));
+            assert!(more.is_err() || stages == abi::TG_GROUPED_MOST_STAGES);
+        }
+    }
+
+    #[test]
+    fn boxes_of_8_bits_are_whole_blocks() {
+        let (rows, columns) = (96, 160);
+        let matrix = |address| {
+            let filled = 192;
+            Matrix {
+                stride: 2 * rows * filled,
+                ..Matrix::of_rows(address, WeightFormat::E4M3, rows as u32, columns)
+            }
+        };
+        let (gate, up) = (matrix(0x8000), matrix(0x4000));
+        let boxes = expert_boxes(&gate, Some(&up), 5, OUTPUTS);
+        assert_eq!(boxes.at, up.address);
+        assert_eq!(boxes.sizes, [256, 3, 2, 12, 5]);
+        assert_eq!(boxes.strides[1..], [512, 0x4000, 1536, gate.stride]);
+        assert_eq!(boxes.each, [256, 1, 2, 8, 1]);
+        let down = expert_boxes(&gate, None, 5, OUTPUTS);
+        assert_eq!(down.sizes, [256, 3, 2, 6, 5]);
+        assert_eq!(down.strides[1..], [512, 1536, 3072, gate.stride]);
+        let dense = Boxes::of(&gate, 64);
+        assert_eq!(dense.sizes, [768, 12]);
+        assert_eq!((dense.strides[1], dense.each), (1536, vec![256, 8]));
     }
 
     #[test]

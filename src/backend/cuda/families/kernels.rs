@@ -13,9 +13,37 @@ use crate::backend::cuda::driver::launch::Kernel;
 use crate::backend::cuda::tuning::variants::Architecture;
 use crate::backend::cuda::tuning::{KernelChoice, Served};
 use crate::error::{Error, Result};
-use crate::model::{ModelConfig, WeightFormat};
-use crate::plan::Precision;
+use crate::model::config::Quantization;
+use crate::model::declared::Role;
+use crate::model::{DType, ModelConfig, WeightFormat};
+use crate::plan::{Op, OpKind, Precision};
 use crate::sys::abi;
+
+/// The kernels that multiply with matrices of one format.
+#[derive(Debug)]
+pub struct Products {
+    pub tiled: Tiled,
+    /// Where the GPU and the types have them.
+    pub skinny: Option<Skinny>,
+    /// These three where the GPU has the instructions of 9.0 and the types [are streamed](Precision::is_streamed).
+    pub grouped: Option<Grouped>,
+    pub swap_ab: Option<SwapAb>,
+    pub persistent: Option<Persistent>,
+}
+
+impl Products {
+    fn load(library: &Library, precision: Precision, experts: usize) -> Result<Self> {
+        let warpgroups = library.gpu.is(Architecture::has_warpgroups);
+        let streamed = warpgroups && precision.is_streamed();
+        Ok(Self {
+            tiled: tiled(library, precision)?,
+            skinny: Skinny::load(library, precision, experts)?,
+            grouped: when(streamed, || Grouped::load(library, precision))?,
+            swap_ab: when(streamed, || SwapAb::load(library, precision))?,
+            persistent: when(streamed, || Persistent::load(library, precision))?,
+        })
+    }
+}
 
 /// Handles, by operation.
 #[derive(Debug)]
@@ -26,13 +54,10 @@ pub struct Kernels {
     pub embed: Kernel,
     pub rmsnorm: Kernel,
     pub rmsnorm_sampled: Kernel,
-    pub tiled: Tiled,
-    /// Where the GPU and the types have them.
-    pub skinny: Option<Skinny>,
-    /// These three where the GPU has the instructions of 9.0, for rows and weights of one 16-bit type, or f32 rows and bf16 weights.
-    pub grouped: Option<Grouped>,
-    pub swap_ab: Option<SwapAb>,
-    pub persistent: Option<Persistent>,
+    /// Those of projections.
+    pub products: Products,
+    /// Those of the LM head, where it is stored otherwise.
+    head: Option<Products>,
     pub conv: Kernel,
     pub conv_decode: Kernel,
     pub conv_rows: Kernel,
@@ -75,11 +100,12 @@ impl Kernels {
     ) -> Result<Self> {
         check(config, precision)?;
         let x = precision.compute.name();
-        let w = precision.weights.name();
+        let head = Role::Head.stored(precision.weights);
         let d = config.head_dim;
         let kernel = |name: &str| library.kernel(name);
         let warpgroups = library.gpu.is(Architecture::has_warpgroups);
-        let streamed = warpgroups && precision.is_streamed();
+        let products =
+            |weights| Products::load(library, precision.with(weights), config.num_experts);
         let router_1 = kernel(&format!("tg_router_1_{x}"))?;
         router_1.allow_shared(SHARED_BYTES)?;
         let router_many = kernel(&format!("tg_router_many_{x}"))?;
@@ -88,14 +114,11 @@ impl Kernels {
         Ok(Self {
             precision,
             file: choice.for_gpu(library.gpu.capability, library.gpu.class)?,
-            embed: kernel(&format!("tg_embed_{w}"))?,
+            embed: kernel(&format!("tg_embed_{}", head.name()))?,
             rmsnorm: kernel(&format!("tg_rmsnorm_{x}"))?,
             rmsnorm_sampled: kernel(&format!("tg_rmsnorm_sampled_{x}"))?,
-            tiled: tiled(library, precision)?,
-            skinny: Skinny::load(library, precision, config.num_experts)?,
-            grouped: when(streamed, || Grouped::load(library, precision))?,
-            swap_ab: when(streamed, || SwapAb::load(library, precision))?,
-            persistent: when(streamed, || Persistent::load(library, precision))?,
+            products: products(precision.weights)?,
+            head: when(head != precision.weights, || products(head))?,
             conv: kernel(&format!("tg_conv_{x}"))?,
             conv_decode: kernel(&format!("tg_conv_decode_{x}"))?,
             conv_rows: kernel(&format!("tg_conv_rows_{x}"))?,
@@ -123,23 +146,41 @@ impl Kernels {
     }
 }
 
+impl Kernels {
+    /// Those that multiply for these operations.
+    pub(super) fn products_of(&self, ops: &[Op]) -> &Products {
+        let head = self.head.as_ref();
+        let is_head = ops.iter().any(|op| op.kind == OpKind::LmHead);
+        head.filter(|_| is_head).unwrap_or(&self.products)
+    }
+}
+
 /// What is loaded where the GPU and the types have it.
 fn when<T>(has: bool, load: impl FnOnce() -> Result<T>) -> Result<Option<T>> {
     has.then(load).transpose()
+}
+
+/// What ends the names of kernels that [stream](Precision::is_streamed) weights: the type of rows, and weights in 8 bits.
+pub(super) fn types(Precision { compute, weights }: Precision) -> String {
+    match weights {
+        WeightFormat::E4M3 => format!("{}_e4m3", compute.name()),
+        _ => compute.name().to_owned(),
+    }
 }
 
 /// The matrix product's variants for these types, smallest tile first.
 fn tiled(library: &Library, precision: Precision) -> Result<Tiled> {
     let Precision { compute, weights } = precision;
     let name = if compute.is_half() {
-        compute.name().to_owned()
+        types(precision)
     } else {
         format!("{}_{}", compute.name(), weights.name())
     };
-    let rows: &[u32] = if precision.is_streamed() {
-        &[8, 32, 64, 128]
-    } else {
-        &[8, 64]
+    let rows: &[u32] = match (compute, weights) {
+        // Registers are too few for the largest.
+        (DType::F32, WeightFormat::E4M3) => &[8, 32, 64],
+        _ if precision.is_streamed() => &[8, 32, 64, 128],
+        _ => &[8, 64],
     };
     let names = rows.iter().map(|rows| format!("tg_tiled_{name}_r{rows}"));
     Variants::load(library, names, |tile: &Tile| tile.shared_bytes)
@@ -150,13 +191,19 @@ fn tiled(library: &Library, precision: Precision) -> Result<Tiled> {
 /// # Errors
 /// The first field that does not fit, with its value and what is expected.
 pub fn check(config: &ModelConfig, Precision { compute, weights }: Precision) -> Result<()> {
-    if weights == WeightFormat::E4M3 {
+    let in_8_bits = weights == WeightFormat::E4M3;
+    if in_8_bits && compute == DType::F16 {
         return Err(Error::Usage(
-            "matrices in 8 bits: the GPU has no kernels for them so far: use `weights` bf16, or `device` cpu".into(),
+            "`dtype` f16 with weights in 8 bits: the GPU has no such kernels: use `dtype` bf16 or f32, or `weights` bf16".into(),
         ));
     }
+    if let (true, Some(Quantization::Block(rows, columns))) = (in_8_bits, config.quantization) {
+        return Err(Error::Usage(format!(
+            "config.json: scales are for blocks of {rows} x {columns} weights, the GPU takes one for each row: use `weights` bf16, or `device` cpu"
+        )));
+    }
     let refused = |what: String| Err(Error::Usage(format!("{what}: use `device` cpu")));
-    if compute.is_half() && weights != compute.into() {
+    if compute.is_half() && weights != compute.into() && !in_8_bits {
         return refused(format!(
             "weights are {} for `dtype` {}, expected the same type",
             weights.name(),

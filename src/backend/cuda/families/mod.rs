@@ -22,7 +22,7 @@ pub mod swap_ab;
 pub mod tiled;
 mod variant;
 
-pub use kernels::Kernels;
+pub use kernels::{Kernels, Products};
 
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::call::KernelCall;
@@ -61,6 +61,8 @@ pub struct StepAt {
 pub struct Lowering<'a> {
     pub config: &'a ModelConfig,
     pub kernels: &'a Kernels,
+    /// Those that multiply for the next calls.
+    products: &'a Products,
     pub bucket: Bucket,
     /// What serves the bucket: [`Kernels::variant`].
     pub variant: Variant,
@@ -98,6 +100,7 @@ impl<'a> Lowering<'a> {
         Self {
             config,
             kernels,
+            products: &kernels.products,
             bucket,
             variant,
             state: at.state,
@@ -115,6 +118,7 @@ impl<'a> Lowering<'a> {
 
     /// The calls from here on do these operations of the plan, or have a share in them.
     pub fn doing(&mut self, ops: &[Op]) {
+        self.products = self.kernels.products_of(ops);
         self.ops = ops.to_vec();
     }
 

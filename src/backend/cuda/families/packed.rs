@@ -1,5 +1,6 @@
-//! How experts' matrices lie in a GPU's memory (kernels/common/packed.cuh says why): blocks of [`ROWS`] rows by [`COLUMNS`] columns,
-//! each row after row; blocks of the same rows side by side, along the columns, which are filled up with zeros to whole blocks.
+//! How experts' matrices, and all in 8 bits, lie in a GPU's memory (kernels/common/packed.cuh says why): blocks of [`ROWS`] rows by
+//! [`COLUMNS`] columns, each row after row; blocks of the same rows side by side, along the columns, which are filled up with zeros to
+//! whole blocks. In 8 bits the columns of a row of a block are in the order that kernels/common/e4m3.cuh says.
 
 use crate::model::WeightFormat;
 use crate::sys::abi;
@@ -36,10 +37,23 @@ pub fn pack(bytes: &[u8], columns: usize, format: WeightFormat, packed: &mut [u8
         .for_each(|(to, from)| {
             for (r, from) in from.chunks_exact(row).enumerate() {
                 for (block, from) in to.chunks_exact_mut(ROWS * line).zip(from.chunks(line)) {
-                    block[r * line..][..from.len()].copy_from_slice(from);
+                    let to = &mut block[r * line..][..line];
+                    match format {
+                        WeightFormat::E4M3 => {
+                            for (column, &bits) in from.iter().enumerate() {
+                                to[e4m3_at(column)] = bits;
+                            }
+                        }
+                        _ => to[..from.len()].copy_from_slice(from),
+                    }
                 }
             }
         });
+}
+
+/// Where a column of a block lies in a row of 8 bits.
+fn e4m3_at(column: usize) -> usize {
+    column % 8 / 2 * 16 + column / 16 * 4 + column % 16 / 8 * 2 + column % 2
 }
 
 #[cfg(test)]
@@ -49,6 +63,17 @@ mod tests {
     /// Where element (r, c) of a matrix of so many columns lies, by kernels/common/packed.cuh's formula.
     fn at(r: usize, c: usize, columns: usize) -> usize {
         r / 8 * 8 * columns.div_ceil(64) * 64 + c / 64 * 512 + r % 8 * 64 + c % 64
+    }
+
+    /// A lane of four has 16 bytes of a row: of each of four instructions its pairs of columns, which begin 8 columns apart.
+    #[test]
+    fn columns_of_8_bits_lie_as_lanes_multiply_them() {
+        let bytes: Vec<u8> = (0..64).cycle().take(512).collect();
+        let mut packed = vec![0; 512];
+        pack(&bytes, 64, WeightFormat::E4M3, &mut packed);
+        let lane = |q: u8| (0..4).flat_map(move |t| [0, 1, 8, 9].map(|c| 16 * t + 2 * q + c));
+        let row: Vec<u8> = (0..4).flat_map(lane).collect();
+        assert_eq!(packed, row.repeat(8));
     }
 
     #[test]

@@ -7,6 +7,7 @@
 //! | `tg_persistent_*_w192_split_k`, `_w128_split_k` | dense ones of few tiles: two blocks split K (split_k.cuh) |
 //! | `tg_persistent_conv_*` | of decode steps of 16-bit rows: a conv layer's in-projection with its short convolution |
 //! | `tg_persistent_gate_up_*`, `_down_*` | the experts', by the tiles of the token sort |
+//! | `tg_persistent_*e4m3*` | all but `_conv_*`, with weights in 8 bits (e4m3.cuh) |
 //! | `tg_bf16x3_rows` | none: makes f32 rows bf16x3, as those of f32 multiply them |
 
 mod conv;
@@ -21,6 +22,7 @@ use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::arguments::arguments;
 use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
 use crate::backend::cuda::driver::tensor_map::{BOX_COLUMNS, Boxes};
+use crate::backend::cuda::matrix::Matrix;
 use crate::backend::cuda::tuning::variants::{Experts, Linear};
 use crate::error::Result;
 use crate::model::WeightFormat;
@@ -40,7 +42,7 @@ const DENSE_F32: [&str; 2] = ["w128", "w128_split_k"];
 #[derive(Debug)]
 pub struct Persistent {
     dense: Variants<Tile>,
-    /// For rows of 16 bits.
+    /// For rows and weights of 16 bits.
     conv: Option<(Tile, Kernel)>,
     gate_up: (Tile, Kernel),
     down: (Tile, Kernel),
@@ -56,7 +58,9 @@ impl Persistent {
     /// The driver refuses.
     pub fn load(library: &Library, precision: Precision) -> Result<Self> {
         let splits = !precision.compute.is_half();
-        let operand = precision.compute.name();
+        let in_8_bits = precision.weights == WeightFormat::E4M3;
+        let suffix = if in_8_bits { "_e4m3" } else { "" };
+        let operand = format!("{}{suffix}", precision.compute.name());
         let of = |name: String| -> Result<(Tile, Kernel)> {
             let name = format!("tg_persistent_{name}");
             let (tile, kernel) = library.with_constants::<Tile>(&name)?;
@@ -66,7 +70,7 @@ impl Persistent {
         let dense: &[&str] = if splits { &DENSE_F32 } else { &DENSE };
         let dense = dense.iter();
         let dense = dense.map(|name| format!("tg_persistent_{operand}_{name}"));
-        let conv = (!splits).then(|| of(format!("conv_{operand}")));
+        let conv = (!splits && !in_8_bits).then(|| of(format!("conv_{operand}")));
         let bf16x3 = splits.then(|| library.kernel("tg_bf16x3_rows"));
         Ok(Self {
             dense: Variants::load(library, dense, |tile: &Tile| tile.shared_bytes)?,
@@ -74,7 +78,11 @@ impl Persistent {
             gate_up: of(format!("gate_up_{operand}"))?,
             down: of(format!("down_{operand}"))?,
             bf16x3: bf16x3.transpose()?,
-            rows: precision.weights,
+            rows: if in_8_bits {
+                WeightFormat::BF16
+            } else {
+                precision.weights
+            },
             multiprocessors: library.gpu.class.multiprocessors,
         })
     }
@@ -109,6 +117,9 @@ impl Persistent {
 /// A product's weights as its kernel copies them, `width` rows at a time: rows one after the other, or 8 of one matrix and 8 of the other.
 fn weight_boxes(product: &Product, width: u32) -> Boxes {
     let w = product.w;
+    if w.format == WeightFormat::E4M3 {
+        return block_boxes(&w, product.w_pair.as_ref(), width);
+    }
     let (rows, row) = (u64::from(w.rows), w.row_bytes());
     let turn = abi::TG_PERSISTENT_TURN_ROWS;
     let turn_rows = u64::from(turn);
@@ -124,16 +135,36 @@ fn weight_boxes(product: &Product, width: u32) -> Boxes {
     Boxes::new(w.address.min(pair.address), w.format, dimensions)
 }
 
+/// The same of weights in 8 bits: packed blocks of 8 rows of one matrix, or of either by turns.
+fn block_boxes(w: &Matrix, pair: Option<&Matrix>, width: u32) -> Boxes {
+    if pair.is_some() {
+        return expert_boxes(w, pair, 1, width);
+    }
+    let rows = abi::TG_PACKED_ROWS;
+    let block = rows * BOX_COLUMNS;
+    let blocks = u64::from(w.columns.div_ceil(BOX_COLUMNS));
+    let along = blocks * u64::from(block);
+    let alone = (1, along, 1);
+    let dimensions = [
+        (u64::from(block / 2), 0, block / 2),
+        (blocks, block.into(), 1),
+        alone,
+        (w.rows.div_ceil(rows).into(), along, width / rows),
+        alone,
+    ];
+    Boxes::new(w.address, w.format, dimensions)
+}
+
 impl<'a> Lowering<'a> {
     /// The kernels for many rows, where this bucket's dense products are theirs.
     pub(super) fn persistent(&self) -> Option<&'a Persistent> {
-        let kernels = self.kernels.persistent.as_ref();
+        let kernels = self.products.persistent.as_ref();
         kernels.filter(|_| self.variant.linear == Linear::Persistent)
     }
 
     /// The kernels for many rows, where this bucket's experts are theirs.
     pub(super) fn persistent_experts(&self) -> Option<&'a Persistent> {
-        let kernels = self.kernels.persistent.as_ref();
+        let kernels = self.products.persistent.as_ref();
         kernels.filter(|_| self.variant.experts == Experts::Persistent)
     }
 
@@ -197,6 +228,8 @@ impl<'a> Lowering<'a> {
             epilogue: product.epilogue as u32,
             up_first: product.pair_first().into(),
             prefetch: self.ahead.filter(|_| tile.split_k > 1).unwrap_or_default(),
+            scale: product.w.scale.unwrap_or(0),
+            scale_pair: product.w_pair.and_then(|w| w.scale).unwrap_or(0),
             ..Default::default()
         };
         self.prefetched |= args.prefetch.pieces > 0;
@@ -222,7 +255,8 @@ impl<'a> Lowering<'a> {
         let ((tile, kernel), inner) = (&persistent.gate_up, self.expert_inner());
         let ExpertWeights { gate, up, .. } = weights;
         let experts = self.experts().0;
-        let gate_up = expert_boxes(gate, Some(up), experts, tile.width / tile.multicast);
+        let width = tile.width / tile.multicast;
+        let gate_up = expert_boxes(gate, Some(up), experts, width);
         let args = abi::tg_persistent_args {
             y: rows.y,
             x,
@@ -234,6 +268,8 @@ impl<'a> Lowering<'a> {
             n_total: inner,
             k_total: hidden,
             up_first: (up.address < gate.address).into(),
+            scale: gate.scale.unwrap_or(0),
+            scale_pair: up.scale.unwrap_or(0),
             ..Default::default()
         };
         let arguments = arguments![gate_up, &args];
@@ -253,7 +289,8 @@ impl<'a> Lowering<'a> {
     ) {
         let ((tile, kernel), inner) = (&persistent.down, self.expert_inner());
         let (experts, top_k) = self.experts();
-        let down = expert_boxes(&weights.down, None, experts, tile.width / tile.multicast);
+        let width = tile.width / tile.multicast;
+        let down = expert_boxes(&weights.down, None, experts, width);
         let pairs = self.bucket.rows * top_k;
         let args = abi::tg_persistent_args {
             y: rows.partial,
@@ -262,6 +299,7 @@ impl<'a> Lowering<'a> {
             x_plane: pairs,
             n_total: self.hidden(),
             k_total: inner,
+            scale: weights.down.scale.unwrap_or(0),
             ..Default::default()
         };
         let arguments = arguments![persistent.rows(rows.y, pairs, inner), down, &args];
@@ -294,7 +332,7 @@ impl<'a> Lowering<'a> {
         let launch = Launch {
             shared_bytes: tile.shared_bytes,
             cluster,
-            ..Launch::blocks(blocks, abi::TG_PERSISTENT_THREADS)
+            ..Launch::blocks(blocks, tile.threads)
         };
         self.push(kernel, launch, arguments)
     }
@@ -304,7 +342,6 @@ impl<'a> Lowering<'a> {
 mod tests {
     use super::*;
     use crate::backend::cuda::families::tiled::Epilogue;
-    use crate::backend::cuda::matrix::Matrix;
 
     #[test]
     fn gate_and_up_take_turns_of_eight_rows() {

@@ -21,6 +21,7 @@ pub use launch::{ConvIn, Prediction, Residual};
 
 use super::Lowering;
 use super::experts::instance;
+use super::kernels::types;
 use super::limits::{Library, Limits};
 use crate::backend::cuda::driver::launch::Kernel;
 use crate::backend::cuda::tuning::limits::{FUSED_ROWS, WORD_EXPERTS, expert_words};
@@ -84,7 +85,7 @@ impl Family {
 
 impl Skinny {
     /// For a model of so many experts. None where the GPU is older than 9.0 or the types have no such kernels: f32 rows with other
-    /// than bf16 weights.
+    /// weights than in bf16 or 8 bits.
     ///
     /// # Errors
     /// The driver refuses.
@@ -92,12 +93,12 @@ impl Skinny {
         if !library.gpu.is(Architecture::has_bulk_copies) || !precision.is_streamed() {
             return Ok(None);
         }
-        let (name, words) = (precision.compute.name(), expert_words(experts));
+        let (name, words) = (types(precision), expert_words(experts));
         // With more words than one the fused experts of f32 rows have too few registers.
         let bf16x3 = || Family::load(library, &format!("{name}_bf16x3"), words, words == 1);
         let bf16x3 = (!precision.compute.is_half()).then(bf16x3).transpose()?;
         Ok(Some(Self {
-            any: Family::load(library, name, words, bf16x3.is_none())?,
+            any: Family::load(library, &name, words, bf16x3.is_none())?,
             bf16x3,
             precision,
             limits: library.gpu.limits(),
@@ -157,7 +158,7 @@ impl<'a> Lowering<'a> {
         let Linear::Skinny { stages } = self.variant.linear else {
             return None;
         };
-        let skinny = self.kernels.skinny.as_ref()?;
+        let skinny = self.products.skinny.as_ref()?;
         Some(SkinnyBucket {
             family: skinny.family(self.bucket.rows),
             sizing: skinny.sizing(stages),

@@ -10,6 +10,8 @@
 //! | `tg_swap_ab_head_multicast_*` | the same from 65 rows of 16 bits on: two blocks multicast the rows |
 //! | `tg_swap_ab_conv_*` | a conv layer's in-projection with its short convolution |
 //! | `tg_swap_ab_conv_rows_*` | the same from 33 rows of 16 bits on: batch rows first; from 65 on two blocks multicast the weights |
+//!
+//! Weights in 8 bits have neither the last, where `tg_swap_ab_conv_*` goes on, nor the LM head, which stays in 16.
 
 mod cut;
 
@@ -17,6 +19,7 @@ use super::Lowering;
 use super::conv::ShortConv;
 use super::experts::ExpertWeights;
 use super::head::Found;
+use super::kernels::types;
 use super::limits::{Library, Limits, Variants};
 use super::tiled::Product;
 use crate::backend::cuda::driver::Address;
@@ -51,25 +54,35 @@ impl SwapAb {
     /// The driver refuses.
     pub fn load(library: &Library, precision: Precision) -> Result<Self> {
         let limits = library.gpu.limits();
+        let (types, is_half) = (types(precision), precision.compute.is_half());
+        let in_8_bits = precision.weights == WeightFormat::E4M3;
         let of = |name: &str, f32: &[&str], halves: &[&str]| {
-            let operand = precision.compute.name();
-            let rows = [f32, halves][usize::from(precision.compute.is_half())];
-            let name = |rows| format!("tg_swap_ab_{name}_{operand}_r{rows}");
+            let rows = if is_half { halves } else { f32 };
+            let name = |rows| format!("tg_swap_ab_{name}_{types}_r{rows}");
             rows.iter().map(name).collect::<Vec<_>>()
         };
         let load = |names| Variants::load(library, names, |_| limits.block_bytes);
         let few = &["16", "32", "64"];
-        let head = [
-            of("head", few, few),
-            of("head_multicast", &[], &["128", "256"]),
-        ];
+        let head = if in_8_bits {
+            Vec::new()
+        } else {
+            let many = of("head_multicast", &[], &["128", "256"]);
+            [of("head", few, few), many].concat()
+        };
+        let alone = &["16", "32", "64", "128", "256"];
+        let (conv, conv_rows): ([&[&str]; 2], &[&str]) = if in_8_bits {
+            ([&["16", "32"], &["16", "32", "64", "128"]], &[])
+        } else {
+            ([&["16", "32_many"], &["16", "32"]], &["64", "128", "256"])
+        };
+        let alone_f32 = &few[..if in_8_bits { 2 } else { 3 }];
         Ok(Self {
             shared: load(of("shared", &["16", "32"], few))?,
             shared_many: load(of("shared_many", &[], &["64_w128", "64_w192"]))?,
-            alone: load(of("alone", few, &["16", "32", "64", "128", "256"]))?,
-            head: load(head.concat())?,
-            conv: load(of("conv", &["16", "32_many"], &["16", "32"]))?,
-            conv_rows: load(of("conv_rows", &[], &["64", "128", "256"]))?,
+            alone: load(of("alone", alone_f32, alone))?,
+            head: load(head)?,
+            conv: load(of("conv", conv[0], conv[1]))?,
+            conv_rows: load(of("conv_rows", &[], conv_rows))?,
             rows: precision.compute.into(),
             limits,
         })
@@ -81,8 +94,9 @@ impl SwapAb {
 
     /// Whether the LM head's own kernels do this product: tiles of it fill the GPU.
     pub(super) fn has_head_for(&self, product: &Product) -> bool {
-        let smallest = self.head.tiles[0].outputs();
-        product.w.rows.div_ceil(smallest) >= self.limits.multiprocessors
+        let fills =
+            |tile: &Tile| product.w.rows.div_ceil(tile.outputs()) >= self.limits.multiprocessors;
+        self.head.tiles.first().is_some_and(fills)
     }
 }
 
@@ -104,7 +118,7 @@ fn in_channels(w: &Matrix, tile: &Tile) -> Boxes {
 impl<'a> Lowering<'a> {
     /// The kernels for dense products, where this bucket's are theirs.
     pub fn swap_ab(&self) -> Option<&'a SwapAb> {
-        let kernels = self.kernels.swap_ab.as_ref();
+        let kernels = self.products.swap_ab.as_ref();
         kernels.filter(|_| self.variant.linear == Linear::SwapAb)
     }
 
@@ -114,7 +128,7 @@ impl<'a> Lowering<'a> {
         let is_many = self.bucket.rows <= HEAD_ROWS && self.kernels.precision.compute.is_half();
         match (self.bucket.kind, self.variant.linear) {
             (StepKind::Score, _) => None,
-            (StepKind::Decode, Linear::Persistent) if is_many => self.kernels.swap_ab.as_ref(),
+            (StepKind::Decode, Linear::Persistent) if is_many => self.products.swap_ab.as_ref(),
             (StepKind::Decode, _) => self.swap_ab(),
             (StepKind::Mixed, _) => {
                 let (rows, outputs) = (self.bucket.sequences, self.config.vocab_size as u32);
@@ -127,7 +141,7 @@ impl<'a> Lowering<'a> {
     /// Those kernels, where they do a product of up to `rows` rows: of many rows' buckets too, those of sampled rows alone.
     pub(super) fn swap_ab_for(&self, rows: u32) -> Option<&'a SwapAb> {
         match self.variant.linear {
-            Linear::Persistent if rows <= SWAP_AB_ROWS => self.kernels.swap_ab.as_ref(),
+            Linear::Persistent if rows <= SWAP_AB_ROWS => self.products.swap_ab.as_ref(),
             _ => self.swap_ab(),
         }
     }
@@ -201,6 +215,8 @@ impl<'a> Lowering<'a> {
             bias: product.bias,
             count,
             n_total: outputs,
+            w_scale: product.w.scale_address(),
+            pair_scale: product.w_pair.map_or(0, |pair| pair.scale_address()),
             ..Default::default()
         };
         let x = swap_ab.batch_rows(product.x, rows, inner, tile.rows);
@@ -242,7 +258,10 @@ impl<'a> Lowering<'a> {
             Boxes::of(in_proj, tile.width)
         };
         let x = swap_ab.batch_rows(conv.x, rows, hidden, tile.rows);
-        let args = self.conv_product(conv, bias);
+        let args = abi::tg_conv_product_args {
+            w_scale: in_proj.scale_address(),
+            ..self.conv_product(conv, bias)
+        };
         let arguments = arguments![x, w, &args, &prefetch, hidden, cut.stages];
         self.prefetched = prefetch.pieces > 0;
         let clusters = (hidden / tile.width, cut.row_tiles / tile.multicast);

@@ -145,7 +145,7 @@ impl Lowering<'_> {
         if let Some(persistent) = self.persistent() {
             return self.persistent_product(persistent, product, first, most, count);
         }
-        let tiled = &self.kernels.tiled;
+        let tiled = &self.products.tiled;
         let variant = tiled.of(choose(&tiled.tiles, most, product.w.rows));
         let row_tiles = most.div_ceil(variant.0.rows);
         self.launch_tiled(variant, product, (first, row_tiles, count), None);
@@ -154,7 +154,7 @@ impl Lowering<'_> {
     /// A product per expert: w is the first expert's; x and y are by place of the token sort.
     /// Shapes as [`Product`] and [`ByExpert`] say.
     pub(super) fn tiled_by_expert(&mut self, product: &Product, by_expert: &ByExpert) {
-        let (tiled, rows) = (&self.kernels.tiled, by_expert.tile_rows);
+        let (tiled, rows) = (&self.products.tiled, by_expert.tile_rows);
         let index = tiled.tiles.iter().position(|tile| tile.rows == rows);
         let index = index.expect("the tiles were cut for a variant of these kernels");
         let variant = tiled.of(index);
@@ -186,6 +186,8 @@ impl Lowering<'_> {
             n_total: product.w.rows,
             k_total: product.w.columns,
             epilogue: product.epilogue as u32,
+            w_scale: product.w.scale_address(),
+            pair_scale: product.w_pair.map_or(0, |w| w.scale_address()),
         };
         let grid = grid(*tile, product.w.rows, paired, row_tiles);
         let (bytes, arguments) = (tile.shared_bytes, arguments![&args]);

@@ -39,7 +39,7 @@ impl AbleFor<'_> {
     fn lacking(&self) -> String {
         let Precision { compute, weights } = self.0.precision;
         format!(
-            "these kernels are for rows and weights of one 16-bit type or f32 rows and bf16 weights, found {} and {}",
+            "these kernels are for rows and weights of one 16-bit type, or bf16 or f32 rows and weights in bf16 or 8 bits, found {} and {}",
             compute.name(),
             weights.name()
         )
@@ -47,7 +47,11 @@ impl AbleFor<'_> {
 
     fn skinny(&self, variant: Variant, rows: u32) -> Result<(), String> {
         let Self(kernels, config) = self;
-        let skinny = kernels.skinny.as_ref().ok_or_else(|| self.lacking())?;
+        let skinny = kernels
+            .products
+            .skinny
+            .as_ref()
+            .ok_or_else(|| self.lacking())?;
         let Linear::Skinny { stages } = variant.linear else {
             return Err("the experts of few tokens go with their products".to_owned());
         };
@@ -60,7 +64,7 @@ impl AbleFor<'_> {
     }
 
     fn persistent(&self) -> Result<(), String> {
-        let persistent = self.0.persistent.as_ref();
+        let persistent = self.0.products.persistent.as_ref();
         persistent.map(|_| ()).ok_or_else(|| self.lacking())
     }
 }
@@ -72,7 +76,7 @@ impl Able for AbleFor<'_> {
             Linear::SwapAb if rows > SWAP_AB_ROWS => Err(format!(
                 "the swap-AB kernels take up to {SWAP_AB_ROWS} tokens"
             )),
-            Linear::SwapAb if self.0.swap_ab.is_some() => Ok(()),
+            Linear::SwapAb if self.0.products.swap_ab.is_some() => Ok(()),
             Linear::SwapAb => Err(self.lacking()),
             Linear::Persistent => self.persistent(),
             Linear::Tiled => Ok(()),
@@ -83,7 +87,7 @@ impl Able for AbleFor<'_> {
         match variant.experts {
             Experts::Skinny | Experts::Fused => self.skinny(variant, rows),
             Experts::Grouped(shape) => {
-                let grouped = self.0.grouped.as_ref();
+                let grouped = self.0.products.grouped.as_ref();
                 let grouped = grouped.ok_or_else(|| self.lacking())?;
                 grouped.serves(self.1, rows, shape)
             }

@@ -2,29 +2,39 @@
 
 use crate::error::Result;
 use crate::model::convert::encode;
+use crate::model::e4m3::{Quantized, quantize};
 use crate::model::{Tensor, WeightFormat};
 
 /// Elements that are converted at once, some more or less.
 const CONVERT_ELEMENTS: usize = 1 << 22;
 
-/// A tensor as `format`, one part after the other where it has to be converted, of a multiple of `whole` rows each.
+/// A tensor as `format`, one part after the other where it has to be converted, of a multiple of `whole` rows each, with the scale of each
+/// row where the format has any.
 pub(super) fn in_format(
     tensor: &Tensor,
     format: WeightFormat,
     whole: usize,
-    mut take: impl FnMut(&[u8]) -> Result<()>,
+    mut take: impl FnMut(&[u8], &[f32]) -> Result<()>,
 ) -> Result<()> {
-    if tensor.format == format {
-        return take(tensor.bytes());
-    }
     let columns = tensor.cols();
+    if tensor.format == format {
+        let scales = tensor.scales();
+        let of_row = |row| scales.map(|scales| scales.of_row(row, columns));
+        let scales: Vec<f32> = (0..tensor.rows()).filter_map(of_row).collect();
+        return take(tensor.bytes(), &scales);
+    }
     let rows = (CONVERT_ELEMENTS / (whole * columns)).max(1) * whole;
     let mut values = vec![0.0; rows.min(tensor.rows()) * columns];
     for first in (0..tensor.rows()).step_by(rows) {
         let part = first..(first + rows).min(tensor.rows());
         let values = &mut values[..part.len() * columns];
         tensor.rows_to_f32(part, values);
-        take(&encode(&tensor.name, values, format)?)?;
+        if format == WeightFormat::E4M3 {
+            let Quantized { bits, scales } = quantize(values, columns);
+            take(&bits, &scales)?;
+        } else {
+            take(&encode(&tensor.name, values, format)?, &[])?;
+        }
     }
     Ok(())
 }
@@ -47,7 +57,7 @@ mod tests {
         let bf16s = WeightFormat::BF16;
         let tensor = Tensor::new("w", bf16s, shape.to_vec(), Arc::new(bytes), all);
         let (mut parts, mut packed, mut one) = (0, Vec::new(), Vec::new());
-        in_format(&tensor, to, packed::ROWS, |rows| {
+        in_format(&tensor, to, packed::ROWS, |rows, _| {
             parts += 1;
             one.resize(
                 packed::elements(rows.len() / (columns * to.bytes()), columns) * to.bytes(),

@@ -6,6 +6,7 @@
 //! |---|---|
 //! | tensor cores, 4,096 FLOP a cycle | 4 w parts |
 //! | shared memory, 128 bytes a cycle: both warpgroups read their rows and all weight rows, and copies write them | 256 + 3 w, if parts is 1 |
+//! | ... of weights in 8 bits: all rows are read for every 64 weight rows, and these once; 96 is what narrow tiles are slower by, guessed | 224 + 3 w, if parts is 1 |
 //! | second-level cache, what each of 132 SMs gets of it: the rows, and a block's share of the weight rows | bytes / 40 |
 //!
 //! The cache gives 70 KB a us to each of 132 SMs that copy boxes of their own (profiles/log/dense.md, "What blocks read, of many
@@ -23,6 +24,8 @@ const GROUP_ROWS: u32 = abi::TG_GMMA_ROWS;
 const FLOP: u32 = 4096;
 const SHARED: u32 = 128;
 const CACHE: u32 = 40;
+/// Cycles of a stage of weights in 8 bits beside those that shared memory is read and written in. Not measured.
+const E4M3_WAIT: u32 = 96;
 /// Bytes in a cycle that two blocks send each other.
 const SENT: u32 = 32;
 
@@ -39,6 +42,9 @@ pub struct Tile {
     /// Parts of a row, as it is multiplied.
     pub parts: u32,
     pub shared_bytes: u32,
+    pub threads: u32,
+    /// Of a weight row in a stage.
+    pub row_bytes: u32,
 }
 
 /// A dense product: up to so many rows, weight rows (of both matrices, if there are two), and columns.
@@ -85,9 +91,14 @@ impl Tile {
     fn stage_cycles(&self) -> u32 {
         let (x, w) = (ROWS * self.parts, self.width);
         let products = 2 * x * w * STAGE_COLUMNS / FLOP;
-        let group_reads = self.parts * (GROUP_ROWS + w);
-        let shared = (abi::TG_PERSISTENT_GROUPS * group_reads + x + w) * STAGE_ROW_BYTES / SHARED;
-        let cache = (x + w / self.multicast) * STAGE_ROW_BYTES / CACHE;
+        let (copied_x, copied_w) = (x * STAGE_ROW_BYTES, w * self.row_bytes);
+        let reads = if self.row_bytes == STAGE_ROW_BYTES {
+            self.parts * (ROWS + abi::TG_PERSISTENT_GROUPS * w) * STAGE_ROW_BYTES
+        } else {
+            w / abi::TG_GMMA_ROWS * copied_x + copied_w + E4M3_WAIT * SHARED
+        };
+        let shared = (reads + copied_x + copied_w) / SHARED;
+        let cache = (copied_x + copied_w / self.multicast) / CACHE;
         products.max(shared).max(cache)
     }
 
@@ -128,6 +139,15 @@ mod tests {
             split_k,
             parts,
             shared_bytes: 0,
+            threads: 0,
+            row_bytes: STAGE_ROW_BYTES,
+        }
+    }
+
+    const fn in_8_bits(tile: Tile) -> Tile {
+        Tile {
+            row_bytes: STAGE_ROW_BYTES / 2,
+            ..tile
         }
     }
 
@@ -145,6 +165,11 @@ mod tests {
     fn chosen(rows: u32, weight_rows: u32, inner: u32) -> (u32, u32) {
         let shape = Shape::new(rows, weight_rows, inner);
         let tile = TILES[soonest(&TILES, &shape, MULTIPROCESSORS)];
+        let of_8_bits = soonest(&TILES.map(in_8_bits), &shape, MULTIPROCESSORS);
+        assert_eq!(
+            TILES[of_8_bits], tile,
+            "{shape:?}: weights in 8 bits have another"
+        );
         (tile.width, tile.split_k)
     }
 
@@ -153,6 +178,8 @@ mod tests {
         let cycles = TILES.map(|tile| tile.stage_cycles());
         assert_eq!(cycles, [640, 832, 1024, 819, 1024]);
         assert_eq!(F32.map(|tile| tile.stage_cycles()), [1664, 1664]);
+        let cycles = TILES.map(|tile| in_8_bits(tile).stage_cycles());
+        assert_eq!(cycles, [608, 800, 1024, 614, 800]);
     }
 
     #[test]

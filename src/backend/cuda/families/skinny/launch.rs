@@ -150,6 +150,7 @@ impl Lowering<'_> {
             stages: ring.stages,
             eps: self.config.norm_eps,
             pad: 0,
+            scale: weights.in_proj.scale_address(),
         };
         let blocks = (skinny.sizing).blocks(hidden / OUTPUTS, args.prediction.blocks);
         let kernel = &skinny.family.conv;
@@ -185,6 +186,7 @@ impl Lowering<'_> {
             bucket: rows,
             stages: ring.stages,
             eps: self.config.norm_eps,
+            scale: w.scale_address(),
             ..Default::default()
         };
         let tiles = w.rows.div_ceil(OUTPUTS);
@@ -221,6 +223,7 @@ impl Lowering<'_> {
             inner,
             expert_count: experts,
             bucket: rows,
+            scale: product.w.scale_address(),
             ..Default::default()
         };
         let SkinnyBucket { family, sizing } = skinny;
@@ -259,6 +262,8 @@ impl Lowering<'_> {
             bucket: rows,
             stages: ring.stages,
             eps: self.config.norm_eps,
+            scale: w1.scale_address(),
+            up_scale: w3.scale_address(),
             ..Default::default()
         };
         let blocks = skinny.sizing.blocks(w1.rows.div_ceil(GATE_OUTPUTS), 0);
@@ -305,6 +310,7 @@ impl Lowering<'_> {
         let args = abi::tg_skinny_experts_args {
             down: weights.down.address,
             down_stride: weights.down.stride,
+            down_scale: weights.down.scale_address(),
             ..self.skinny_choosing((fused_y, h), choosing, weights, Some(prediction), ring)
         };
         let blocks = self.chosen_blocks(skinny, weights);
@@ -344,6 +350,8 @@ impl Lowering<'_> {
             bucket: self.bucket.rows,
             stages: ring.stages,
             eps: config.norm_eps,
+            gate_scale: weights.gate.scale_address(),
+            up_scale: weights.up.scale_address(),
             ..Default::default()
         }
     }
@@ -382,6 +390,7 @@ impl Lowering<'_> {
             k: self.config.num_experts_per_tok as u32,
             bucket: rows,
             stages: ring.stages,
+            scale: weights.down.scale_address(),
             ..Default::default()
         };
         let blocks = skinny.sizing.blocks(hidden / OUTPUTS, 0);

@@ -43,6 +43,9 @@ pub struct Sizing {
     pub stages: u32,
 }
 
+/// What [`Sizing`] counts stages in: a stage of weights in 8 bits has half of the bytes.
+const STAGE_WEIGHT_BYTES: u32 = 2;
+
 impl Sizing {
     /// Whether these kernels do the products of a decode bucket of `rows` rows: up to [`SKINNY_ROWS`], of a model whose rows fit
     /// a block's shared memory beside a ring. `experts`: and the experts.
@@ -127,14 +130,13 @@ impl Sizing {
         let handed = CONSUMER_WARPS * (32 * (16 * of_value + 8 * per_row) + 4 * per_row);
         let stage = self.stage_bytes(width).max(self.stage_bytes(inner));
         let fits = inner <= STAGE_COLUMNS;
-        fits.then(|| self.limits.ring(fixed + handed, stage, self.stages))?
+        fits.then(|| self.ring(fixed + handed, stage))?
     }
 
     /// The ring of a kernel that norms its rows of `width`, has them in shared memory whole, and chooses among `experts`.
     pub fn normed(&self, rows: u32, width: u32, experts: Option<usize>) -> Option<Ring> {
         let fixed = self.normed_bytes(rows, width, experts);
-        self.limits
-            .ring(fixed, self.stage_bytes(width), self.stages)
+        self.ring(fixed, self.stage_bytes(width))
     }
 
     /// What such a kernel has in shared memory beside its ring.
@@ -149,7 +151,7 @@ impl Sizing {
     pub fn adding(&self, rows: u32, inner: u32, beside: u32) -> Option<Ring> {
         let x = self.row_bytes(rows, self.stage_columns(inner));
         let (fixed, stage) = (sum_bytes(rows) + x + beside, self.stage_bytes(inner));
-        self.limits.ring(fixed, stage, self.stages)
+        self.ring(fixed, stage)
     }
 
     /// Shared memory of a kernel that adds to the residual stream and holds its weights in registers; `None` where they are
@@ -172,7 +174,7 @@ impl Sizing {
     fn stage_columns(&self, inner: u32) -> u32 {
         let stages = inner.div_ceil(STAGE_COLUMNS);
         let whole = if stages > 1 {
-            LINE / self.weight_bytes()
+            abi::TG_PACKED_COLUMNS
         } else {
             abi::TG_SKINNY_UNIT
         };
@@ -182,7 +184,12 @@ impl Sizing {
     /// Bytes of a stage, as SkinnyPipeline::stage_bytes of kernels/skinny/pipeline.cuh.
     fn stage_bytes(&self, inner: u32) -> u32 {
         let row = self.stage_columns(inner) * self.weight_bytes();
-        abi::TG_SKINNY_STAGE_ROWS * row.next_multiple_of(LINE)
+        let scales = if self.precision.weights == WeightFormat::E4M3 {
+            LINE
+        } else {
+            0
+        };
+        abi::TG_SKINNY_STAGE_ROWS * row.next_multiple_of(LINE) + scales
     }
 
     fn weight_bytes(&self) -> u32 {
@@ -192,10 +199,25 @@ impl Sizing {
     /// Bytes of `columns` of all of a bucket's rows in shared memory.
     fn row_bytes(&self, rows: u32, columns: u32) -> u32 {
         if is_bf16x3(self.precision, rows) {
-            abi::TG_PARTS * rows * pitch(columns, WeightFormat::BF16.bytes() as u32)
+            abi::TG_PARTS * rows * self.pitch(columns, WeightFormat::BF16.bytes() as u32)
         } else {
-            rows * pitch(columns, self.precision.compute.bytes() as u32)
+            rows * self.pitch(columns, self.precision.compute.bytes() as u32)
         }
+    }
+
+    /// Bytes from a row of `elements` in shared memory to the next one, as skinny_pitch of kernels/skinny/skinny.cuh.
+    fn pitch(&self, elements: u32, element_bytes: u32) -> u32 {
+        let bytes = elements * element_bytes;
+        let is_read_by_fours = element_bytes == 2 && self.weight_bytes() == 2;
+        let rest = if is_read_by_fours { 64 } else { 16 };
+        bytes + (rest + 128 - bytes % 128) % 128
+    }
+
+    /// [`Limits::ring`] of stages of so many bytes.
+    fn ring(&self, fixed: u32, stage_bytes: u32) -> Option<Ring> {
+        let most = self.stages * STAGE_WEIGHT_BYTES / self.weight_bytes();
+        self.limits
+            .ring(fixed, stage_bytes, most.min(abi::TG_SKINNY_MOST_STAGES))
     }
 
     /// Blocks for `tiles` tiles, and `others`: one for each SM at most, as the ring is sized for; and no more than it takes for
@@ -224,13 +246,6 @@ impl Limits {
             shared_bytes: fixed + stages * stage_bytes,
         })
     }
-}
-
-/// Bytes from a row of `elements` in shared memory to the next one, as skinny_pitch of kernels/skinny/skinny.cuh.
-fn pitch(elements: u32, element_bytes: u32) -> u32 {
-    let bytes = elements * element_bytes;
-    let rest = if element_bytes == 2 { 64 } else { 16 };
-    bytes + (rest + 128 - bytes % 128) % 128
 }
 
 /// Bytes of a `SkinnyChoice` (kernels/skinny/choice.cuh).

@@ -83,6 +83,8 @@ impl Cut {
         let tile = &tiles[index];
         let beside = tile.beside_bytes(split_k);
         let room = bytes.saturating_sub(beside + tile.past_bytes);
+        // Finished sums take their place in any case.
+        let room = room.max(tile.out_bytes.saturating_sub(tile.past_bytes));
         let stages = (room / tile.stage_bytes).clamp(FEWEST_STAGES, most);
         let pipeline = (stages * tile.stage_bytes + tile.past_bytes).max(tile.out_bytes);
         Self {
@@ -286,6 +288,35 @@ mod tests {
             let out = LIMITS.cut_shared(&SHARED, rows, 2048, 2048);
             let both = conv.shared_bytes + out.shared_bytes;
             assert!(both <= LIMITS.block_bytes, "{rows}: {both}");
+        }
+    }
+
+    /// An in-projection's of weights in 8 bits: six warps of two groups.
+    const fn conv_e4m3(rows: u32) -> Tile {
+        let fragment_bytes = 2048 * 2;
+        Tile {
+            stage_bytes: 64 * 3 * 32 + 128 * rows,
+            past_bytes: 0,
+            out_bytes: 4 * rows * (3 * 32 + 4) + rows / 8 * fragment_bytes,
+            fragment_bytes,
+            ..tile(rows, 2, 32)
+        }
+    }
+
+    #[test]
+    fn an_in_projection_in_8_bits_has_a_block_an_sm() {
+        let tiles = [16, 32, 64, 128].map(conv_e4m3);
+        for (rows, expected) in [
+            (16, (16, 2, 1)),
+            (32, (32, 2, 1)),
+            (33, (64, 2, 1)),
+            (128, (128, 2, 1)),
+            (256, (128, 1, 2)),
+        ] {
+            let cut = LIMITS.cut_conv(&tiles, rows, 2048);
+            assert!(cut.shared_bytes <= LIMITS.block_bytes && cut.stages >= 5);
+            let found = (tiles[cut.index].rows, cut.split_k, cut.row_tiles);
+            assert_eq!(found, expected, "{rows}");
         }
     }
 

@@ -98,7 +98,7 @@ impl<'a> Placer<'a> {
         Ok(placed)
     }
 
-    /// What an operation reads.
+    /// What an operation reads: its tensors, and behind them the scales of those in 8 bits.
     fn operation(
         &mut self,
         config: &ModelConfig,
@@ -106,71 +106,76 @@ impl<'a> Placer<'a> {
         weights: Option<&Weights>,
     ) -> Result<Vec<Matrix>> {
         let all = declared(config, op.kind);
+        let mut placed: Vec<Matrix> = all.iter().map(|declared| self.place(declared)).collect();
+        let mut scales = self.align();
+        for (matrix, declared) in placed.iter_mut().zip(&all) {
+            if matrix.format == WeightFormat::E4M3 {
+                matrix.scale = Some(scales);
+                scales += declared.copies() as u64 * matrix.scale_bytes();
+            }
+        }
+        self.end = (scales - self.start) as usize;
         let tensors = weights.map_or(&[][..], |weights| weights.of(op.layer, op.kind));
-        let placed = all.iter().enumerate().map(|(index, declared)| {
-            let own = tensors.iter().skip(index).step_by(all.len());
-            self.declared(declared, own)
-        });
-        placed.collect()
+        for (index, tensor) in tensors.iter().enumerate() {
+            let (expert, which) = (index / all.len(), index % all.len());
+            let order = order(&all[which], placed[which].format);
+            self.tensor(tensor, &placed[which].of_expert(expert as u64), order)?;
+        }
+        Ok(placed)
     }
 
-    /// A declared tensor, or one for each expert, one right after the other.
-    fn declared<'t>(
-        &mut self,
-        declared: &Declared,
-        tensors: impl Iterator<Item = &'t Tensor>,
-    ) -> Result<Matrix> {
+    /// Gives a declared tensor its place, or one for each expert, one right after the other.
+    fn place(&mut self, declared: &Declared) -> Matrix {
         let format = declared.kept(self.matrices);
         let (rows, columns) = declared.matrix();
-        let order = match declared.each_expert {
-            Some(_) => Order::Packed,
-            None => Order::Rows,
-        };
-        let elements = match order {
+        let elements = match order(declared, format) {
             Order::Packed => packed::elements(rows, columns),
             Order::Rows => rows.saturating_mul(columns),
         };
-        let bytes = elements.saturating_mul(format.bytes());
         let address = self.align();
-        if self.to.is_none() {
-            let copies = declared.each_expert.as_ref().map_or(1, |each| each.experts);
-            self.end = self.end.saturating_add(copies.saturating_mul(bytes));
-        } else {
-            for tensor in tensors {
-                self.tensor(tensor, (format, order), bytes)?;
-            }
-        }
-        Ok(Matrix {
-            address,
-            rows: rows as u32,
-            columns: columns as u32,
+        let bytes = elements.saturating_mul(format.bytes());
+        self.end = (self.end).saturating_add(declared.copies().saturating_mul(bytes));
+        Matrix {
             stride: elements as u64,
-            format,
-            scale: None,
-        })
+            ..Matrix::of_rows(address, format, rows as u32, columns as u32)
+        }
     }
 
-    /// Copies a tensor, of so many `bytes` there, or makes a random one in its place.
-    fn tensor(&mut self, tensor: &Tensor, how: (WeightFormat, Order), bytes: usize) -> Result<()> {
-        if let (Some(to), Some(made)) = (&self.to, tensor.made()) {
-            to.make((tensor, made), how, self.end..self.end + bytes)?;
-            self.end += bytes;
-            return Ok(());
+    /// Copies a tensor to its place, or makes a random one there.
+    fn tensor(&mut self, tensor: &Tensor, place: &Matrix, order: Order) -> Result<()> {
+        let to = self.to.as_mut().expect("there is memory for the tensors");
+        if let Some(made) = tensor.made() {
+            return to.make(tensor, made, place, order);
         }
-        let (format, order) = how;
-        if order == Order::Rows {
-            return in_format(tensor, format, 1, |bytes| self.copy(bytes));
-        }
-        let columns = tensor.cols();
-        let block = packed::elements(packed::ROWS, columns) * format.bytes();
-        let blocks = (PART_BYTES / block).max(1);
-        in_format(tensor, format, packed::ROWS, |rows| {
-            let of_part = blocks * packed::ROWS * columns * format.bytes();
-            rows.chunks(of_part).try_for_each(|rows| {
-                let rows_of_part = rows.len() / (columns * format.bytes());
-                let bytes = packed::elements(rows_of_part, columns) * format.bytes();
-                self.stage(bytes, |to| packed::pack(rows, columns, format, to))
-            })
+        let format = place.format;
+        let (columns, start) = (tensor.cols(), self.start);
+        let mut at = (place.address - start) as usize;
+        let mut scale_at = (place.scale_address().saturating_sub(start)) as usize;
+        let whole = match order {
+            Order::Packed => packed::ROWS,
+            Order::Rows => 1,
+        };
+        in_format(tensor, format, whole, |rows, scales| {
+            match order {
+                Order::Rows => copy(to, &mut at, rows)?,
+                Order::Packed => {
+                    let block = packed::elements(packed::ROWS, columns) * format.bytes();
+                    let blocks = (PART_BYTES / block).max(1);
+                    for rows in rows.chunks(blocks * packed::ROWS * columns * format.bytes()) {
+                        let rows_of_part = rows.len() / (columns * format.bytes());
+                        let bytes = packed::elements(rows_of_part, columns) * format.bytes();
+                        to.stage(at, bytes, |to| packed::pack(rows, columns, format, to))?;
+                        at += bytes;
+                    }
+                }
+            }
+            let bytes: Vec<u8> = scales.iter().flat_map(|s| s.to_le_bytes()).collect();
+            let here = scale_at;
+            scale_at += bytes.len();
+            if bytes.is_empty() {
+                return Ok(());
+            }
+            to.copy(here, bytes)
         })
     }
 
@@ -203,27 +208,6 @@ impl<'a> Placer<'a> {
         self.start + self.end as u64
     }
 
-    fn copy(&mut self, bytes: &[u8]) -> Result<()> {
-        let mut parts = bytes.chunks(PART_BYTES);
-        parts.try_for_each(|part| {
-            self.stage(part.len(), |to| {
-                let pieces = to.par_chunks_mut(COPIED_AT_ONCE);
-                pieces
-                    .zip(part.par_chunks(COPIED_AT_ONCE))
-                    .for_each(|(to, from)| to.copy_from_slice(from));
-            })
-        })
-    }
-
-    /// Has `fill` put the next bytes together where there is memory to copy them to; leaves room for them where there is none.
-    fn stage(&mut self, bytes: usize, fill: impl FnOnce(&mut [u8])) -> Result<()> {
-        if let Some(to) = &mut self.to {
-            to.stage(self.end, bytes, fill)?;
-        }
-        self.end += bytes;
-        Ok(())
-    }
-
     /// Copies an array that is not worth memory of its own to go through.
     fn copy_small(&mut self, array: Vec<u8>) -> Result<()> {
         let bytes = array.len();
@@ -233,4 +217,26 @@ impl<'a> Placer<'a> {
         self.end += bytes;
         Ok(())
     }
+}
+
+/// How a declared tensor of this format lies.
+fn order(declared: &Declared, format: WeightFormat) -> Order {
+    match (&declared.each_expert, format) {
+        (None, WeightFormat::F32 | WeightFormat::BF16 | WeightFormat::F16) => Order::Rows,
+        _ => Order::Packed,
+    }
+}
+
+/// Copies bytes to where `at` says, which moves on.
+fn copy(to: &mut Target<'_>, at: &mut usize, bytes: &[u8]) -> Result<()> {
+    for part in bytes.chunks(PART_BYTES) {
+        to.stage(*at, part.len(), |to| {
+            let pieces = to.par_chunks_mut(COPIED_AT_ONCE);
+            pieces
+                .zip(part.par_chunks(COPIED_AT_ONCE))
+                .for_each(|(to, from)| to.copy_from_slice(from));
+        })?;
+        *at += part.len();
+    }
+    Ok(())
 }

@@ -3,14 +3,14 @@
 
 use crate::backend::cuda::driver::errors::failed;
 use crate::backend::cuda::families::limits::Library;
+use crate::backend::cuda::matrix::Matrix;
 use crate::backend::cuda::memory::buffer::Buffer;
 use crate::backend::cuda::memory::random::{Order, RandomKernels};
 use crate::backend::cuda::memory::staging::Staging;
 use crate::error::Result;
+use crate::model::Tensor;
 use crate::model::weights::Made;
-use crate::model::{Tensor, WeightFormat};
 use cudarc::driver::{CudaContext, CudaStream, result};
-use std::ops::Range;
 use std::sync::Arc;
 
 /// Where tensors are copied to or made.
@@ -59,17 +59,14 @@ impl<'a> Target<'a> {
         unsafe { staging.put(self.buffer.at(offset), bytes, fill) }
     }
 
-    /// Makes a random tensor in these bytes, as many as it takes, which nobody else may use.
-    pub fn make(
-        &self,
-        (tensor, made): (&Tensor, Made),
-        how: (WeightFormat, Order),
-        range: Range<usize>,
-    ) -> Result<()> {
-        assert!(range.end <= self.buffer.bytes(), "past the end");
-        let at = self.buffer.at(range.start);
-        // SAFETY: the range lies inside the allocation, and is nobody else's.
-        unsafe { self.random.make(self.stream, tensor, made, at, how) }
+    /// Makes a random tensor in its place, with its scales, which nobody else may use.
+    pub fn make(&self, tensor: &Tensor, made: Made, place: &Matrix, order: Order) -> Result<()> {
+        let end = self.buffer.at(0) + self.buffer.bytes() as u64;
+        let elements_end = place.address + place.stride_bytes();
+        let scales_end = place.scale.map_or(0, |scale| scale + place.scale_bytes());
+        assert!(elements_end.max(scales_end) <= end, "past the end");
+        // SAFETY: the place lies inside the allocation, and is nobody else's.
+        unsafe { self.random.make(self.stream, tensor, made, place, order) }
     }
 
     /// Copies a small array to byte `offset`, which nobody else may use.

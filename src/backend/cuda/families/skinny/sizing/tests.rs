@@ -69,7 +69,7 @@ fn experts_fuse_where_there_is_room() {
     assert_eq!(fused(DType::F32, 16).stages, 5);
     let bytes = |compute| fused(compute, 4).shared_bytes;
     // f32 takes two more parts of the row, and of each warp's columns of y.
-    let parts = 2 * (pitch(2048, 2) + CONSUMER_WARPS * 32 * 16);
+    let parts = 2 * (sizing(DType::F32).pitch(2048, 2) + CONSUMER_WARPS * 32 * 16);
     assert_eq!(bytes(DType::F32) - bytes(DType::BF16), parts);
     let bf16 = sizing(DType::BF16);
     assert_eq!(bf16.fused(2048, 2080, 4, 32), None);
@@ -87,7 +87,7 @@ fn experts_fuse_where_there_is_room() {
 #[test]
 fn only_short_rows_have_their_weights_in_registers() {
     let sizing = sizing(DType::F32);
-    let bytes = sum_bytes(8) + 8 * pitch(2048, 4) + 100;
+    let bytes = sum_bytes(8) + 8 * sizing.pitch(2048, 4) + 100;
     assert_eq!(sizing.holding(8, 2048, 100), Some(bytes));
     assert_eq!(sizing.holding(8, 2080, 100), None);
     assert_eq!(sizing.holding(8, 2048, 200_000), None);
@@ -98,8 +98,8 @@ fn only_short_rows_have_their_weights_in_registers() {
 #[test]
 fn rows_lie_in_different_banks() {
     for elements in [32, 96, 1792, 2048] {
-        assert_eq!(pitch(elements, 2) % 128, 64);
-        assert_eq!(pitch(elements, 4) % 128, 16);
+        assert_eq!(sizing(DType::F32).pitch(elements, 2) % 128, 64);
+        assert_eq!(sizing(DType::F32).pitch(elements, 4) % 128, 16);
     }
     let bytes = |compute, rows| sizing(compute).row_bytes(rows, 2048);
     let f32 = [1, 2, 3, 8].map(|rows| bytes(DType::F32, rows));

@@ -1,0 +1,204 @@
+/* e4m3.cuh: tiles of weights in 8 bits (common/e4m3.cuh): weight rows are the M operand of wgmma, in registers (wgmma/fragments.cuh), and the
+ * tile's 128 batch rows its N. A warpgroup has 64 or 128 weight rows, and makes a k-block's fragments of 64 while the products of those before
+ * are under way. Sums come transposed: a thread has two weight rows of pairs of batch rows. They become rows of y in shared memory.
+ *
+ * By hand, cycles of a k-block of 256 weight rows: tensor cores 1,024; shared memory 896 (each warpgroup reads all batch rows twice, 512; weights,
+ * 128; copies write 256), where weights of 16 bits take 1,024; integer instructions, 4 for a pair of weights, 512.
+ */
+#pragma once
+
+#include "persistent/epilogue.cuh"
+#include "wgmma/fragments.cuh"
+
+/* acc = this warpgroup's sums over `steps` k-blocks, 64 of a thread for each operand of 64 weight rows, of N batch rows the first N / 2. */
+template <class Tile, uint32_t N>
+__device__ inline void persistent_multiply_e4m3(typename Tile::Acc &acc, PersistentPipeline<Tile> &pipe, uint32_t group, uint32_t steps) {
+  using W = typename Tile::W;
+  constexpr uint32_t OPERAND_BYTES = GMMA_M * Tile::W_ROW_BYTES, WARP_BYTES = PERSISTENT_WARP_ROWS * Tile::W_ROW_BYTES;
+  const uint32_t full = kept(shared_address(pipe.full)), x = gmma_operand(shared_address(pipe.stages));
+  const char *w = pipe.stages + Tile::X_BYTES + group * Tile::OPERANDS * OPERAND_BYTES + of_warp(threadIdx.x % GMMA_GROUP / WARP) * WARP_BYTES;
+  const bool first_lane = threadIdx.x % GMMA_GROUP == 0;
+  auto arrived = [&] { barrier_wait(full + pipe.at * (uint32_t)sizeof(uint64_t), pipe.parity); };
+  auto issue = [&](float (&sums)[N / 2], const auto &a, uint32_t first, uint32_t part, bool add) {
+    const uint32_t b = x + pipe.at * gmma_apart(Tile::STAGE_BYTES) + part * gmma_apart(Tile::PART_BYTES) + 2 * first;
+#pragma unroll
+    for (uint32_t k = 0; k < sizeof a / sizeof a[0]; k++) gmma<W, N>(sums, a[k], b + 2 * k, add || k > 0);
+  };
+  auto sums_of = [&](uint32_t operand) -> float (&)[N / 2] {
+    return *reinterpret_cast<float (*)[N / 2]>(&acc[operand * (TG_PERSISTENT_ROWS / 2)]);
+  };
+  if constexpr (Tile::PARTS == 1) {
+    /* A k-block is multiplied in two groups of instructions: one for each operand, or for each half of its columns. */
+    constexpr uint32_t INSTRUCTIONS = 2 * Tile::OPERANDS;
+    uint32_t a[2][INSTRUCTIONS][4], before = 0;
+#pragma unroll 1
+    for (uint32_t s = 0; s < steps; s++) {
+      arrived();
+      E4m3Words words = E4m3Words::load(w + pipe.at * Tile::STAGE_BYTES);
+#pragma unroll
+      for (uint32_t i = 0; i < 2; i++) {
+        if constexpr (Tile::OPERANDS == 2) {
+          if (i > 0) words = E4m3Words::load(w + pipe.at * Tile::STAGE_BYTES + OPERAND_BYTES);
+          words.fragments<0>(a[i][0]), words.fragments<1>(a[i][1]), words.fragments<2>(a[i][2]), words.fragments<3>(a[i][3]);
+        } else if (i == 0) {
+          words.fragments<0>(a[i][0]), words.fragments<1>(a[i][1]);
+        } else {
+          words.fragments<2>(a[i][0]), words.fragments<3>(a[i][1]);
+        }
+#pragma unroll
+        for (uint32_t k = 0; k < INSTRUCTIONS; k++) gmma_settle(a[i][k]);
+        gmma_fence();
+        issue(sums_of(i * (Tile::OPERANDS - 1)), a[i], Tile::OPERANDS == 1 ? i * INSTRUCTIONS : 0, 0, s > 0 || (Tile::OPERANDS == 1 && i > 0));
+        gmma_commit();
+        gmma_wait<1>();  /* those before have ended: their fragments may be written over */
+        if (i == 0 && s > 0 && first_lane) pipe.release(before);
+      }
+      before = pipe.at, pipe.next();
+    }
+    gmma_wait<0>();
+    if (first_lane) pipe.release(before);
+    gmma_settle(acc);
+  } else {
+    static_assert(Tile::OPERANDS == 1, "sums of a k-block take as many registers as those of all");
+    float (&all)[N / 2] = sums_of(0);
+#pragma unroll
+    for (uint32_t i = 0; i < N / 2; i++) all[i] = 0.0f;
+#pragma unroll 1
+    for (uint32_t s = 0; s < steps; s++, pipe.next()) {
+      uint32_t a[4][4];
+      float sums[N / 2];
+      arrived();
+      e4m3_fragments(a, w + pipe.at * Tile::STAGE_BYTES);
+      gmma_fence();
+#pragma unroll
+      for (int part = Tile::PARTS - 1; part >= 0; part--) issue(sums, a, 0, part, part + 1 < (int)Tile::PARTS);
+      gmma_commit();
+      gmma_wait<0>();
+      gmma_settle(sums);
+      if (first_lane) pipe.release(pipe.at);
+#pragma unroll
+      for (uint32_t i = 0; i < N / 2; i++) all[i] += sums[i];
+    }
+  }
+}
+
+/* A warpgroup: its operands' columns of `rows` batch rows, of type V, to y[0 ..][n ..]: HALVES of every 16 weight rows' two have one.
+ * `pair(operand, i, half)` is this thread's of batch rows 8 i + 2 q and the one behind it, of its row g or g + 8. */
+template <class Tile, uint32_t HALVES, typename V, class Pair>
+__device__ inline void persistent_store_transposed(char *out, V *y, uint32_t rows, uint32_t n, uint32_t n_total, bool adds, Pair pair) {
+  constexpr uint32_t WARP_COLUMNS = HALVES * 8, OPERAND_COLUMNS = GMMA_GROUP / WARP * WARP_COLUMNS;
+  constexpr uint32_t COLUMNS = Tile::OPERANDS * OPERAND_COLUMNS, PITCH = COLUMNS * sizeof(V) + 16, FIT = Tile::OUT_BYTES / PITCH;
+  constexpr uint32_t ROWS = FIT >= 128 ? 128 : FIT >= 64 ? 64 : 32;
+  static_assert(FIT >= ROWS, "rows that fit");
+  const uint32_t group = of_warp(threadIdx.x / GMMA_GROUP), warp = of_warp(threadIdx.x % GMMA_GROUP / WARP), lane = threadIdx.x % WARP;
+#pragma unroll
+  for (uint32_t first = 0; first < TG_PERSISTENT_ROWS; first += ROWS) {
+    if (first >= rows) break;
+    bulk_read();
+    threads_meet<GMMA_GROUP>(1 + group);
+#pragma unroll
+    for (uint32_t operand = 0; operand < Tile::OPERANDS; operand++) {
+      char *to = out + (operand * OPERAND_COLUMNS + warp * WARP_COLUMNS) * sizeof(V);
+      if constexpr (sizeof(V) == 4) {
+        to += lane % 4 * 2 * PITCH + lane / 4 * sizeof(V);
+#pragma unroll
+        for (uint32_t i = 0; i < ROWS / 8; i++)
+#pragma unroll
+          for (uint32_t half = 0; half < HALVES; half++) {
+            const float2 v = pair(operand, first / 8 + i, half);
+            V *at = reinterpret_cast<V *>(to + 8 * i * PITCH) + 8 * half;
+            *at = v.x, at[PITCH / sizeof(V)] = v.y;
+          }
+      } else {
+        to += (lane / 8 / HALVES * 8 + lane % 8) * PITCH + lane / 8 % HALVES * 8 * sizeof(V);
+#pragma unroll
+        for (uint32_t i = 0; i < ROWS / 8; i += 4 / HALVES) {
+          uint32_t of[4];
+#pragma unroll
+          for (uint32_t j = 0; j < 4; j++) {
+            const float2 v = pair(operand, first / 8 + i + j / HALVES, j % HALVES);
+            of[j] = pack2<V>(v.x, v.y);
+          }
+          store_matrix_x4_transposed(to + 8 * i * PITCH, of);
+        }
+      }
+    }
+    operands_written();
+    threads_meet<GMMA_GROUP>(1 + group);
+    persistent_leave<COLUMNS, PITCH, GMMA_GROUP>(out, y + (size_t)first * n_total, rows_from(first, rows, ROWS), n, n_total, adds);
+  }
+}
+
+/* PersistentEpilogue of such tiles. A warpgroup has `out` for itself. */
+template <class Tile>
+struct PersistentE4m3Epilogue : PersistentEpilogue<Tile> {
+  float scale[Tile::OPERANDS][2];  /* of this thread's weight rows */
+
+  /* This thread's first weight row of an operand: of gate and up, which have 8 of 16 each, its output. */
+  static __device__ inline uint32_t row(const PersistentWorkTile &tile, uint32_t operand, bool paired) {
+    const uint32_t above = tile.slice * Tile::WIDTH + (of_warp(threadIdx.x / GMMA_GROUP) * Tile::OPERANDS + operand) * GMMA_M;
+    const uint32_t of_warps = above + of_warp(threadIdx.x % GMMA_GROUP / WARP) * PERSISTENT_WARP_ROWS;
+    return (paired ? of_warps / 2 : of_warps) + threadIdx.x % WARP / 4;
+  }
+
+  __device__ inline void begin(const PersistentProduct &product, const PersistentWorkTile &tile) {
+    const bool paired = product.epilogue == TILED_SILU_MUL;
+#pragma unroll
+    for (uint32_t operand = 0; operand < Tile::OPERANDS; operand++)
+#pragma unroll
+      for (uint32_t half = 0; half < 2; half++) {
+        const float *from = paired && (half > 0) != product.is_up_first ? product.scale_pair : product.scale;
+        const uint32_t n = row(tile, operand, paired) + (paired ? 0 : half * 8);
+        scale[operand][half] = n < product.n_total ? from[tile.expert * product.n_total + n] : 0.0f;
+      }
+  }
+
+  __device__ inline void store(const typename Tile::Acc &acc, char *out, const PersistentProduct &product, const PersistentWorkTile &tile) const {
+    const uint32_t group = of_warp(threadIdx.x / GMMA_GROUP);
+    const size_t to = (size_t)tile.first * product.n_total;
+    auto scaled = [&](uint32_t operand, uint32_t i, uint32_t half) {
+      const float *v = acc + operand * (TG_PERSISTENT_ROWS / 2) + 4 * i + 2 * half;
+      return make_float2(v[0] * scale[operand][half], v[1] * scale[operand][half]);
+    };
+    if (product.epilogue == TILED_SILU_MUL) {
+      using W = typename Tile::W;
+      const uint32_t n = (tile.slice * Tile::WIDTH + group * Tile::OPERANDS * GMMA_M) / 2;
+      W *y = static_cast<W *>(product.y) + to;
+#pragma unroll
+      for (uint32_t part = 0; part < Tile::PARTS; part++)
+        persistent_store_transposed<Tile, 1>(out, y + (size_t)part * product.y_plane * product.n_total, tile.rows, n, product.n_total, false,
+                                             [&](uint32_t operand, uint32_t i, uint32_t) {
+                                               const float2 a = scaled(operand, i, 0), b = scaled(operand, i, 1);
+                                               float2 v = silu_mul(product.is_up_first ? b : a, product.is_up_first ? a : b);
+#pragma unroll
+                                               for (uint32_t p = 0; p < part; p++) take_bf16(v);
+                                               return v;
+                                             });
+      return;
+    }
+    float bias[Tile::OPERANDS][2];
+#pragma unroll
+    for (uint32_t operand = 0; operand < Tile::OPERANDS; operand++)
+#pragma unroll
+      for (uint32_t half = 0; half < 2; half++) {
+        const uint32_t n = row(tile, operand, false) + half * 8;
+        bias[operand][half] = product.bias && n < product.n_total ? product.bias[n] : 0.0f;
+      }
+    auto of = [&](uint32_t operand, uint32_t i, uint32_t half) {
+      const float2 v = scaled(operand, i, half);
+      return make_float2(v.x + bias[operand][half], v.y + bias[operand][half]);
+    };
+    auto store = [&](auto *y, bool adds) {
+      const uint32_t n = tile.slice * Tile::WIDTH + group * Tile::OPERANDS * GMMA_M;
+      persistent_store_transposed<Tile, 2>(out, y + to, tile.rows, n, product.n_total, adds, of);
+    };
+    if (product.epilogue == TILED_STORE) {
+      store(static_cast<typename Tile::T *>(product.y), false);
+    } else {
+      store(static_cast<float *>(product.y), product.epilogue == TILED_ADD);
+    }
+  }
+};
+
+template <class Tile>
+using PersistentEpilogueOf = std::conditional_t<Tile::E4M3, PersistentE4m3Epilogue<Tile>, PersistentEpilogue<Tile>>;

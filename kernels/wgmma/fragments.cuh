@@ -1,0 +1,46 @@
+/* fragments.cuh: weights in 8 bits as the operand A of wgmma, in registers: a warp's 16 weight rows of a k-block lie in shared memory as two
+ * packed blocks (common/e4m3.cuh), from which each lane makes its fragments in bf16.
+ */
+#pragma once
+
+#include "common/e4m3.cuh"
+#include "common/packed.cuh"
+#include "common/wgmma.cuh"
+
+constexpr uint32_t E4M3_BLOCK_BYTES = PACKED_BLOCK * sizeof(E4m3);  /* 8 rows of a k-block */
+
+/* What a lane has of 16 rows of a k-block, of weight rows g and g + 8: word t is of instruction t. */
+struct E4m3Words {
+  uint4 low, high;
+
+  /* From two blocks that follow each other: a warp reads 512 bytes at a time, without bank conflicts. */
+  static __device__ inline E4m3Words load(const char *blocks) {
+    const uint4 *from = reinterpret_cast<const uint4 *>(blocks) + threadIdx.x % WARP;
+    return {from[0], from[E4M3_BLOCK_BYTES / sizeof(uint4)]};
+  }
+
+  /* The fragments of instruction T of the k-block's four. */
+  template <uint32_t T>
+  __device__ inline void fragments(uint32_t (&a)[4]) const {
+    const uint32_t g = T == 0 ? low.x : T == 1 ? low.y : T == 2 ? low.z : low.w;
+    const uint32_t later = T == 0 ? high.x : T == 1 ? high.y : T == 2 ? high.z : high.w;
+    a[0] = bf16_of_e4m3<0>(g), a[1] = bf16_of_e4m3<0>(later), a[2] = bf16_of_e4m3<2>(g), a[3] = bf16_of_e4m3<2>(later);
+  }
+
+  /* Those of instructions 2 HALF and 2 HALF + 1. They are made here, not before an earlier wait. */
+  template <uint32_t HALF>
+  __device__ inline void half(uint32_t (&a)[2][4]) {
+    uint4 &g = low, &later = high;
+    if constexpr (HALF == 0)
+      asm volatile("" : "+r"(g.x), "+r"(g.y), "+r"(later.x), "+r"(later.y)::"memory");
+    else
+      asm volatile("" : "+r"(g.z), "+r"(g.w), "+r"(later.z), "+r"(later.w)::"memory");
+    fragments<2 * HALF>(a[0]), fragments<2 * HALF + 1>(a[1]);
+  }
+};
+
+/* The fragments of all four instructions of a k-block of 16 rows, two packed blocks that follow each other. */
+__device__ inline void e4m3_fragments(uint32_t (&a)[4][4], const char *blocks) {
+  const E4m3Words words = E4m3Words::load(blocks);
+  words.fragments<0>(a[0]), words.fragments<1>(a[1]), words.fragments<2>(a[2]), words.fragments<3>(a[3]);
+}
