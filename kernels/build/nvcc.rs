@@ -146,7 +146,11 @@ pub fn build(nvcc: &Path, out_dir: &Path) -> Result<Vec<Image>> {
             let recipe = recipe(&unit)?;
             let says = |word: &str| recipe.iter().any(|said| said == word);
             let types = match (says("types"), says("e4m3")) {
-                (false, _) => vec![None],
+                (false, true) => Err(format!(
+                    "{}: its first line asks for e4m3, which goes with types",
+                    unit.display()
+                ))?,
+                (false, false) => vec![None],
                 (true, false) => TYPES[..PLAIN_TYPES].iter().map(Some).collect(),
                 (true, true) => TYPES.iter().map(Some).collect(),
             };

@@ -1,4 +1,4 @@
-/* packed.cuh: how experts' matrices lie in memory (src/backend/cuda/families/packed.rs packs them).
+/* packed.cuh: how experts' matrices, and all in 8 bits, lie in memory (src/backend/cuda/families/packed.rs packs them).
  *
  * W[N,K] in blocks of PACKED_ROWS rows by PACKED_COLUMNS columns, each row after row; blocks of the same rows side by side, along K,
  * which is filled up with zeros to whole blocks. N is a multiple of PACKED_ROWS. So 8 whole rows lie together, which skinny kernels read,

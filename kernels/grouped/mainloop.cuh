@@ -1,6 +1,6 @@
 /* mainloop.cuh: how a consumer warpgroup of grouped/grouped.cuh multiplies. It waits for each k-block's products and releases the stage at
- * once, where wgmma/mainloop.cuh leaves them under way: the tensor cores have time to spare, the pipeline has not. But in rows of
- * 16 bits by weights in 8 bits the tensor cores have no time to wait for what becomes bf16 meanwhile.
+ * once, where wgmma/mainloop.cuh leaves them under way: the tensor cores have time to spare, the pipeline has not. With
+ * weights in 8 bits and rows of 16 conversion would leave the tensor cores idle, so it overlaps with products.
  */
 #pragma once
 

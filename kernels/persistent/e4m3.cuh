@@ -56,6 +56,7 @@ __device__ inline void persistent_multiply_e4m3(typename Tile::Acc &acc, Persist
       before = pipe.at, pipe.next();
     }
     gmma_wait<0>();
+    /* One thread releases for all: a warp's words were read before its products, and those of the warpgroup end together. */
     if (first_lane) pipe.release(before);
     gmma_settle(acc);
   } else {
@@ -82,7 +83,8 @@ __device__ inline void persistent_multiply_e4m3(typename Tile::Acc &acc, Persist
   }
 }
 
-/* A warpgroup: its operands' columns of `rows` batch rows, of type V, to y[0 ..][n ..]: HALVES of every 16 weight rows' two have one.
+/* A warpgroup: its operands' columns of `rows` batch rows, of type V, to y[0 ..][n ..]: of every 16 weight rows HALVES (1 or 2) groups of 8
+ * columns.
  * `pair(operand, i, half)` is this thread's of batch rows 8 i + 2 q and the one behind it, of its row g or g + 8. */
 template <class Tile, uint32_t HALVES, typename V, class Pair>
 __device__ inline void persistent_store_transposed(char *out, V *y, uint32_t rows, uint32_t n, uint32_t n_total, bool adds, Pair pair) {

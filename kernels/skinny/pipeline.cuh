@@ -17,7 +17,7 @@
 __device__ inline uint4 skinny_bf16(uint32_t first, uint32_t second) {
   return make_uint4(bf16_of_e4m3<0>(first), bf16_of_e4m3<2>(first), bf16_of_e4m3<0>(second), bf16_of_e4m3<2>(second));
 }
-/* Unit u of those that 16 bytes each of a row have: of 8 bits two, a line. */
+/* Unit u of a row's pieces of 16 bytes, which hold one unit of 16-bit weights, or two of 8-bit ones. */
 template <typename W>
 __device__ inline uint4 skinny_unit(const uint4 *pieces, uint32_t u) {
   if constexpr (!IS_E4M3<W>) return pieces[u];
@@ -52,7 +52,7 @@ struct SkinnyRun {
   }
 };
 
-/* Of 8 bits 16 bytes are a line's, and rows lie packed: 8 lanes read what lies side by side. */
+/* In 8 bits a lane's 16 bytes are two units, a packed block's columns. Rows lie packed: 8 lanes read what lies side by side. */
 template <uint32_t UNITS>
 struct SkinnyRun<UNITS, E4m3> {
   uint4 lines[UNITS / SKINNY_LINE_UNITS];
@@ -148,7 +148,7 @@ struct SkinnyPipeline {
             (Math::PACKED ? packed_columns(columns) : columns) * uint32_t(sizeof(W)), even ? first.scales : second.scales};
   }
 
-  /* The producer's first stages come one by one. */
+  /* The producer's first stages come one by one, as many bytes at a time as one of 16-bit weights has. */
   __device__ inline void begin_one_by_one() { one_by_one = SKINNY_ONE_BY_ONE * SMALLER; }
 
   /* The producer copies stages `begin` to `end` of a tile, each as soon as a stage is empty. At most SKINNY_AHEAD are under way at once,

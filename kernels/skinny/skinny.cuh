@@ -47,7 +47,7 @@ constexpr uint32_t SKINNY_LINE_UNITS = 2;  /* of 16-bit weights */
 /* Stages of 16-bit weights under way at once, however many a pipeline has: any other load of the block stands in a queue behind all of
  * them (profiles/log/few-rows.md). */
 constexpr uint32_t SKINNY_AHEAD = 2;
-/* In in-projections, q, k and v, and the LM head the first so many stages are copied one by one, since the batch rows are loaded at the
+/* In in-projections, q, k and v, and the LM head the first so many stages (of 8 bits twice as many, two at a time) are copied one by one, since the batch rows are loaded at the
  * same time and must not stand behind many weights (four and six were slower: profiles/log/few-rows-copies.md). */
 constexpr uint32_t SKINNY_ONE_BY_ONE = 3;
 
@@ -229,8 +229,8 @@ struct SkinnyPacked : Math {
   static constexpr bool PACKED = true;
 };
 
-/* The same with weights in 8 bits, whose lanes have other columns (common/e4m3.cuh): of each of a unit's four runs of 8 a pair. ldmatrix brings
- * these from shared memory, eight lanes giving the addresses of a run of all rows. */
+/* The same with weights in 8 bits, whose lanes have other columns (common/e4m3.cuh): a pair of each of a unit's four groups of 8. ldmatrix brings
+ * these from shared memory: eight lanes give the addresses of one group, of all rows. */
 template <class Math>
 struct SkinnyE4m3 : Math {
   using W = E4m3;

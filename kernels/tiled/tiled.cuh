@@ -271,7 +271,7 @@ struct TiledCopies {
   }
   __device__ inline void fill_w(int stage, uint32_t k_first, const ExpertTile *tiles) const {
     const bool packed = tiled_packed<W>(tiles);
-    /* What fills up packed rows is zeros, among whose bytes some of the last columns lie. */
+    /* A packed block's columns of 8 bits are interleaved, so all of its pieces are copied, zeros that fill it up among them. */
     w_pieces.fill(w(stage), k_first, packed ? packed_along(k_first) : k_first, sizeof(W) == 1 ? packed_columns(k_total) : k_total, policy);
   }
   __device__ inline void fill_x(int stage, uint32_t k_first) const { x_pieces.fill(x(stage), k_first, k_first, k_total); }

@@ -48,8 +48,8 @@ __device__ inline void mainloop(Pipe &pipe, uint32_t full, uint32_t steps, Prepa
 
 /* The same of weights in 8 bits: half a k-block's fragments become bf16 while the products of those before run. weights(stage) are the packed
  * blocks of this warp's 16 weight rows; rows(stage) is the gmma_operand() of batch rows, for which it may wait. issue(a, rows, add) issues a
- * gmma_fence() and the products of two instructions, added to what the accumulators were if `add`: these are of all k-blocks, or if EACH of
- * one, whose products have ended before done(). */
+ * gmma_fence() and the products of two instructions, added to what the accumulators were if `add`. The accumulators sum over all
+ * k-blocks or, if EACH, over one, whose products have ended before done(). */
 template <bool EACH, class Pipe, class Weights, class Rows, class Issue, class Done>
 __device__ inline void mainloop_e4m3(Pipe &pipe, uint32_t full, uint32_t steps, Weights weights, Rows rows, Issue issue, Done done) {
   uint32_t held[2][2][4] = {}, before = 0;

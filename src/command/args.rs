@@ -61,8 +61,8 @@ pub struct PrecisionArgs {
     /// Short for --dtype f16
     #[arg(long, conflicts_with = "dtype")]
     pub fp16: bool,
-    /// Format of the weights: as-is is the checkpoint's; bf16 expands those in 8 bits (GPUs need it so far); fp8 makes projections
-    /// e4m3, which is 8 bits, with a scale for each output channel (CPU only so far) [default: as-is]
+    /// Format of the weights: as-is is the checkpoint's; bf16 expands those in 8 bits (GPUs need it where scales are for blocks);
+    /// fp8 makes projections e4m3, which is 8 bits, with a scale for each output channel (not with f16 on GPUs) [default: as-is]
     #[arg(long, value_name = "FORMAT")]
     pub weights: Option<WeightsAs>,
 }

@@ -21,7 +21,7 @@ pub const BOX_COLUMNS: u32 = abi::TG_GMMA_COLUMNS;
 pub struct Boxes {
     /// On 16 bytes.
     pub at: Address,
-    /// How an element is stored. Of weights in 8 bits two are one, so that a packed block is 256 of them.
+    /// How an element is stored. Two weights of 8 bits count as one element of 16, so that a packed block is 256 of them.
     pub format: WeightFormat,
     pub sizes: Vec<u64>,
     /// Bytes from one element of a dimension to the next, a multiple of 16: of all but the first, whose elements lie side

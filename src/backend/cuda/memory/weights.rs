@@ -9,8 +9,10 @@ use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::families::limits::Library;
 use crate::backend::cuda::matrix::Matrix;
 use crate::backend::cuda::memory::buffer::Buffer;
-use crate::error::Result;
-use crate::model::{Model, ModelConfig, WeightFormat, Weights};
+use crate::error::{Error, Result};
+use crate::model::declared::Role;
+use crate::model::tensors::{declared, operations};
+use crate::model::{Model, ModelConfig, WeightFormat, Weights, WeightsAs};
 use crate::plan::LayerRange;
 use cudarc::driver::{CudaContext, CudaStream};
 use std::sync::Arc;
@@ -39,7 +41,7 @@ impl DeviceWeights {
     ///
     /// # Errors
     /// [`crate::Error::Memory`] where the GPU has too little; [`crate::Error::Usage`] naming a tensor with a value that the format
-    /// does not hold.
+    /// does not hold, or that a checkpoint in 8 bits has otherwise.
     pub fn upload(
         context: &Arc<CudaContext>,
         stream: &CudaStream,
@@ -48,6 +50,9 @@ impl DeviceWeights {
         range: &LayerRange,
         matrices: WeightFormat,
     ) -> Result<Self> {
+        if matrices == WeightFormat::E4M3 && model.weights_as == WeightsAs::Stored {
+            all_in_8_bits(&model.config, range, &model.weights)?;
+        }
         let bytes = WeightAddresses::bytes(&model.config, range, matrices);
         let buffer = Buffer::named(context, "the weights", bytes as usize)?;
         let mut placer = Placer::into(&buffer, (context, stream), library, matrices)?;
@@ -58,6 +63,27 @@ impl DeviceWeights {
             _buffer: buffer,
         })
     }
+}
+
+/// Whether a checkpoint has all projections in 8 bits: the kernels take one format, and nobody asked for others to be quantized.
+///
+/// # Errors
+/// [`Error::Usage`] naming the first that is stored otherwise.
+fn all_in_8_bits(config: &ModelConfig, range: &LayerRange, weights: &Weights) -> Result<()> {
+    for op in operations(config, range.layers()) {
+        let all = declared(config, op.kind);
+        let tensors = weights.of(op.layer, op.kind).iter();
+        for (tensor, declared) in tensors.zip(all.iter().cycle()) {
+            if declared.role == Role::Matrix && tensor.format != WeightFormat::E4M3 {
+                return Err(Error::Usage(format!(
+                    "{} is {} beside matrices in 8 bits, and the GPU takes all in one format: use `weights` fp8, which quantizes it, or bf16",
+                    tensor.name,
+                    tensor.format.name()
+                )));
+            }
+        }
+    }
+    Ok(())
 }
 
 impl WeightAddresses {
@@ -86,5 +112,27 @@ impl WeightAddresses {
         let mut measure = Placer::measuring(start, matrices);
         let placed = measure.model(config, range, None);
         (placed.expect("nothing is copied"), measure.bytes() as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::ModelSource;
+
+    #[test]
+    fn a_projection_in_another_format_is_named() {
+        let source = ModelSource::parse("random:tiny").unwrap();
+        let model = |weights_as| Model {
+            weights_as,
+            ..Model::load(&source).unwrap()
+        };
+        let in_8_bits = model(WeightsAs::FP8).converted().unwrap();
+        let whole = LayerRange::whole(&in_8_bits.config);
+        all_in_8_bits(&in_8_bits.config, &whole, &in_8_bits.weights).unwrap();
+        let stored = model(WeightsAs::Stored);
+        let error = all_in_8_bits(&stored.config, &whole, &stored.weights);
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("in_proj.weight is bf16"), "{error}");
     }
 }

@@ -8,6 +8,7 @@ use crate::backend::cuda::tuning::variants::SKINNY_STAGES;
 use crate::model::{ModelConfig, WeightFormat};
 use crate::plan::Precision;
 use crate::sys::abi;
+use std::ops::RangeInclusive;
 
 /// Outputs of a tile.
 pub const OUTPUTS: u32 = abi::TG_SKINNY_OUTPUTS;
@@ -215,9 +216,11 @@ impl Sizing {
 
     /// [`Limits::ring`] of stages of so many bytes.
     fn ring(&self, fixed: u32, stage_bytes: u32) -> Option<Ring> {
-        let most = self.stages * STAGE_WEIGHT_BYTES / self.weight_bytes();
-        self.limits
-            .ring(fixed, stage_bytes, most.min(abi::TG_SKINNY_MOST_STAGES))
+        let of_weights = |stages| stages * STAGE_WEIGHT_BYTES / self.weight_bytes();
+        let most = of_weights(self.stages).min(abi::TG_SKINNY_MOST_STAGES);
+        // The producer has so many stages under way: with fewer it would wait for one that it has filled anew.
+        let least = of_weights(*SKINNY_STAGES.start());
+        self.limits.ring(fixed, stage_bytes, least..=most)
     }
 
     /// Blocks for `tiles` tiles, and `others`: one for each SM at most, as the ring is sized for; and no more than it takes for
@@ -236,12 +239,12 @@ impl Sizing {
 }
 
 impl Limits {
-    /// `most` stages, or as many as a block has room for beside the `fixed` bytes that it also needs. The first stage begins
-    /// at a line.
-    fn ring(&self, fixed: u32, stage_bytes: u32, most: u32) -> Option<Ring> {
+    /// So many `stages` as a block has room for beside the `fixed` bytes that it also needs. The first stage begins at a line.
+    fn ring(&self, fixed: u32, stage_bytes: u32, stages: RangeInclusive<u32>) -> Option<Ring> {
+        let (least, most) = stages.into_inner();
         let fixed = fixed.checked_add(LINE)?;
         let stages = (self.block_bytes.checked_sub(fixed)? / stage_bytes).min(most);
-        (stages >= *SKINNY_STAGES.start()).then_some(Ring {
+        (stages >= least).then_some(Ring {
             stages,
             shared_bytes: fixed + stages * stage_bytes,
         })
