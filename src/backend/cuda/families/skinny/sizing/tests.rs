@@ -29,7 +29,11 @@ fn rings_shrink_where_rows_are_large() {
     let sizing = sizing(DType::BF16);
     let stage = sizing.stage_bytes(2048);
     assert_eq!((stage, sizing.stage_bytes(32)), (8 * 4096, 8 * 128));
-    let stages = |fixed| Limits::H200.ring(fixed, stage, 2..=4).map(|ring| ring.stages);
+    let stages = |fixed| {
+        Limits::H200
+            .ring(fixed, stage, 2..=4)
+            .map(|ring| ring.stages)
+    };
     let found = [15_000, 110_000, 160_000, 170_000, u32::MAX].map(stages);
     assert_eq!(found, [Some(4), Some(3), Some(2), None, None]);
     let columns = [32, 1792, 2048, 2080, 7168].map(|inner| sizing.stage_columns(inner));
