@@ -4,8 +4,7 @@
 
 use super::Lowering;
 use super::experts::{ExpertRows, ExpertWeights, Routing, most_expert_tiles};
-use super::kernels::types;
-use super::limits::{Library, Limits, Variants};
+use super::limits::{Library, Limits, Variants, types};
 use crate::backend::cuda::driver::arguments::arguments;
 use crate::backend::cuda::driver::launch::Kernel;
 use crate::backend::cuda::driver::tensor_map::{BOX_COLUMNS, Boxes};

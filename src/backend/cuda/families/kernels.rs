@@ -3,7 +3,7 @@
 use super::attention;
 use super::experts::Combine;
 use super::grouped::Grouped;
-use super::limits::{Library, SHARED_BYTES, Variants};
+use super::limits::{Library, SHARED_BYTES, Variants, types};
 use super::persistent::Persistent;
 use super::router::{Route, router_shared_bytes};
 use super::skinny::Skinny;
@@ -158,14 +158,6 @@ impl Kernels {
 /// What is loaded where the GPU and the types have it.
 fn when<T>(has: bool, load: impl FnOnce() -> Result<T>) -> Result<Option<T>> {
     has.then(load).transpose()
-}
-
-/// What ends the names of kernels that [stream](Precision::is_streamed) weights: the type of rows, and weights in 8 bits.
-pub(super) fn types(Precision { compute, weights }: Precision) -> String {
-    match weights {
-        WeightFormat::E4M3 => format!("{}_e4m3", compute.name()),
-        _ => compute.name().to_owned(),
-    }
 }
 
 /// The matrix product's variants for these types, smallest tile first.

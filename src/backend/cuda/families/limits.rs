@@ -7,6 +7,8 @@ use crate::backend::cuda::driver::module::Module;
 use crate::backend::cuda::tuning::GpuClass;
 use crate::backend::cuda::tuning::variants::Architecture;
 use crate::error::Result;
+use crate::model::WeightFormat;
+use crate::plan::Precision;
 use bytemuck::AnyBitPattern;
 use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use std::sync::Arc;
@@ -119,6 +121,14 @@ impl Library {
     pub fn with_constants<T: AnyBitPattern>(&self, name: &str) -> Result<(T, Kernel)> {
         let constants = image::constants(&format!("{name}_tile"))?;
         Ok((constants, self.kernel(name)?))
+    }
+}
+
+/// What ends the names of kernels that [stream](Precision::is_streamed) weights: the type of rows, and weights in 8 bits.
+pub(super) fn types(Precision { compute, weights }: Precision) -> String {
+    match weights {
+        WeightFormat::E4M3 => format!("{}_e4m3", compute.name()),
+        _ => compute.name().to_owned(),
     }
 }
 

@@ -21,8 +21,7 @@ pub use launch::{ConvIn, Prediction, Residual};
 
 use super::Lowering;
 use super::experts::instance;
-use super::kernels::types;
-use super::limits::{Library, Limits};
+use super::limits::{Library, Limits, types};
 use crate::backend::cuda::driver::launch::Kernel;
 use crate::backend::cuda::tuning::limits::{FUSED_ROWS, WORD_EXPERTS, expert_words};
 use crate::backend::cuda::tuning::variants::{Architecture, Linear};
