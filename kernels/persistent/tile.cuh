@@ -36,7 +36,7 @@ struct PersistentTile {
   static constexpr uint32_t STAGE_BYTES = X_BYTES + WIDTH * W_ROW_BYTES;
   static constexpr uint32_t STAGES = STAGES_;
   /* Finished columns of a warp's rows at a time, f32 or twice as many of 16 bits, with room between rows that spreads banks.
-   * Of weights in 8 bits: a warpgroup's 64 rows of 16 bits, or 32 of f32. */
+   * With weights in 8 bits it holds 64 rows of 16 bits of a warpgroup, or 32 of f32. */
   static constexpr uint32_t OUT_COLUMNS = WIDTH > 128 ? WIDTH / 4 : 64;
   static constexpr uint32_t OUT_PITCH = OUT_COLUMNS * sizeof(float) + 16;
   static constexpr uint32_t OUT_BYTES = E4M3 ? OPERANDS * GMMA_M * (GMMA_ROW_BYTES + 16) : PERSISTENT_WARP_ROWS * OUT_PITCH;

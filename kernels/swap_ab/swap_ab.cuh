@@ -68,7 +68,7 @@ __device__ inline void swap_ab_product(const TensorMap *x_map, const TensorMap *
         });
     return;
   }
-  /* Of this thread's two weight rows. */
+  /* The scales are those of this thread's two weight rows. */
   [[maybe_unused]] float scales[2];
   if constexpr (Tile::IN_8_BITS) {
     const uint32_t r = SwapAbBlock<Tile>::output();

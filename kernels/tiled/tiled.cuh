@@ -217,7 +217,7 @@ struct TiledPieces {
     for (int i = 0; i < COUNT; i++) {
       const bool there = (valid >> i & 1) && k_first + column(i) < k_total;
       T *to = stage + row(i) * PITCH + column(i);
-      /* Of weights in 8 bits ptxas 13.0 would add a uniform register to the address within the copy, which is an illegal instruction. */
+      /* The address is a value of its own: for weights in 8 bits ptxas 13.0 adds a uniform register to it in the copy, an illegal instruction. */
       if constexpr (IS_E4M3<T>) asm volatile("" : "+l"(to));
       copy16_async(to, from[i] + (there ? along : 0), there, policy...);
     }

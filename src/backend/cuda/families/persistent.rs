@@ -16,7 +16,7 @@ mod tile;
 use super::Lowering;
 use super::experts::{ExpertRows, ExpertWeights, Routing, most_expert_tiles};
 use super::grouped::expert_boxes;
-use super::limits::{Library, Variants};
+use super::limits::{Library, Variants, types};
 use super::tiled::{Bf16x3, Product};
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::arguments::arguments;
@@ -59,8 +59,7 @@ impl Persistent {
     pub fn load(library: &Library, precision: Precision) -> Result<Self> {
         let splits = !precision.compute.is_half();
         let in_8_bits = precision.weights == WeightFormat::E4M3;
-        let suffix = if in_8_bits { "_e4m3" } else { "" };
-        let operand = format!("{}{suffix}", precision.compute.name());
+        let operand = types(precision);
         let of = |name: String| -> Result<(Tile, Kernel)> {
             let name = format!("tg_persistent_{name}");
             let (tile, kernel) = library.with_constants::<Tile>(&name)?;
@@ -228,8 +227,8 @@ impl<'a> Lowering<'a> {
             epilogue: product.epilogue as u32,
             up_first: product.pair_first().into(),
             prefetch: self.ahead.filter(|_| tile.split_k > 1).unwrap_or_default(),
-            scale: product.w.scale.unwrap_or(0),
-            scale_pair: product.w_pair.and_then(|w| w.scale).unwrap_or(0),
+            scale: product.w.scale_address(),
+            scale_pair: product.w_pair.map_or(0, |w| w.scale_address()),
             ..Default::default()
         };
         self.prefetched |= args.prefetch.pieces > 0;
@@ -268,8 +267,8 @@ impl<'a> Lowering<'a> {
             n_total: inner,
             k_total: hidden,
             up_first: (up.address < gate.address).into(),
-            scale: gate.scale.unwrap_or(0),
-            scale_pair: up.scale.unwrap_or(0),
+            scale: gate.scale_address(),
+            scale_pair: up.scale_address(),
             ..Default::default()
         };
         let arguments = arguments![gate_up, &args];
@@ -299,7 +298,7 @@ impl<'a> Lowering<'a> {
             x_plane: pairs,
             n_total: self.hidden(),
             k_total: inner,
-            scale: weights.down.scale.unwrap_or(0),
+            scale: weights.down.scale_address(),
             ..Default::default()
         };
         let arguments = arguments![persistent.rows(rows.y, pairs, inner), down, &args];

@@ -43,7 +43,7 @@ pub struct Tile {
     pub parts: u32,
     pub shared_bytes: u32,
     pub threads: u32,
-    /// Of a weight row in a stage.
+    /// Bytes of a weight row in a stage.
     pub row_bytes: u32,
 }
 
