@@ -87,14 +87,12 @@ pub fn read(engine: &mut dyn Engine, ends: usize) -> Vec<Seen> {
     read_beside(engine, ends, |_| {})
 }
 
-/// Submits whenever there is room and reads until every request has ended.
+/// Submits as many as there is room for before each event, and reads until every request has ended.
 pub fn serve(engine: &mut dyn Engine, requests: &[Request]) -> Vec<Seen> {
-    let mut left = requests.iter().peekable();
+    let mut left = requests;
     read_beside(engine, requests.len(), |engine| {
-        while left
-            .next_if(|request| engine.try_submit(request).unwrap().is_some())
-            .is_some()
-        {}
+        let queued = engine.try_submit_all(&mut left.iter()).unwrap();
+        left = &left[queued.count()..];
     })
 }
 
