@@ -5,6 +5,7 @@
 //! behind a marker of calls waits for the choice's end, which tells whether it is a call.
 
 use super::codec::Codec;
+use super::echo::Echo;
 use super::openai_answer::{Logprobs, id, message, usage_of};
 use super::outcome::{Origin, Outcome, Tokens};
 use super::row::{Endpoint, OpenAi};
@@ -40,6 +41,8 @@ struct Choice {
     offsets: Vec<usize>,
     /// All that comes waits for the end.
     waits: bool,
+    /// Characters of the prompt, which is out before all else.
+    before: usize,
     /// Tokens of the prompt, and of the whole answer.
     usage: (usize, usize),
 }
@@ -109,6 +112,20 @@ impl Chunks {
         }
     }
 
+    /// Writes the prompt that a choice begins with.
+    pub fn prompt(&mut self, out: &mut Vec<u8>, index: usize, echo: &Echo) {
+        self.choices[index].before = echo.chars();
+        let logprobs = echo.logprobs.as_ref().map(|_| Logprobs {
+            chat: false,
+            echo: Some(echo),
+            tokens: Tokens::default(),
+            offsets: &[],
+            before: 0,
+            codec: &self.codec,
+        });
+        self.write(out, index, Said::Text(&echo.text), logprobs, None);
+    }
+
     /// Writes a token of a choice, if its text is there yet.
     pub fn token(
         &mut self,
@@ -138,11 +155,13 @@ impl Chunks {
         choice.tokens += tokens.len();
         let with = (!tokens.is_empty()).then_some(Logprobs {
             chat: self.repeated.endpoint == Endpoint::Chat,
+            echo: None,
             tokens: Tokens {
                 ids: &tokens,
                 logprobs: &logprobs,
             },
             offsets: &offsets,
+            before: choice.before,
             codec: &self.codec,
         });
         let said = self.said(text);
@@ -153,13 +172,20 @@ impl Chunks {
     pub fn end(&mut self, out: &mut Vec<u8>, index: usize, outcome: &Outcome) {
         let choice = &mut self.choices[index];
         choice.usage = (outcome.prompt_tokens, outcome.output_ids.len());
-        let Choice { told, tokens, .. } = *choice;
+        let Choice {
+            told,
+            tokens,
+            before,
+            ..
+        } = *choice;
         let chat = self.repeated.endpoint == Endpoint::Chat;
         let left = outcome.tokens().from(tokens);
         let with = (!left.logprobs.is_empty()).then_some(Logprobs {
             chat,
+            echo: None,
             tokens: left,
             offsets: outcome.text_offsets.get(tokens..).unwrap_or_default(),
+            before,
             codec: &self.codec,
         });
         if !chat {
