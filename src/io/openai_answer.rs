@@ -99,7 +99,6 @@ impl<'a> Choice<'a> {
                 echo: outcome.echo.as_ref(),
                 tokens: outcome.tokens(),
                 offsets: &outcome.text_offsets,
-                before: outcome.echo.as_ref().map_or(0, Echo::chars),
                 codec,
             }),
             finish_reason: json!(outcome.finish),
@@ -200,10 +199,8 @@ pub(super) struct Logprobs<'a> {
     /// The prompt, where it is in the part.
     pub echo: Option<&'a Echo>,
     pub tokens: Tokens<'a>,
-    /// Where each token begins behind the prompt, in characters.
+    /// Where each token begins in the choice's text, in characters.
     pub offsets: &'a [usize],
-    /// Characters of the prompt that the choice's text begins with.
-    pub before: usize,
     pub codec: &'a Codec,
 }
 
@@ -216,15 +213,12 @@ impl Serialize for Logprobs<'_> {
             return serializer.collect_map([("content", content)]);
         }
         let tokens = || echo.each().chain(tokens.each());
-        let offsets = || {
-            let of_echo = self.echo.iter().flat_map(|echo| &echo.offsets).copied();
-            of_echo.chain(self.offsets.iter().map(|at| at + self.before))
-        };
+        let of_echo = || self.echo.iter().flat_map(|echo| &echo.offsets);
         CompletionLogprobs {
             tokens: List(|| tokens().map(|(id, ..)| spell(id, codec))),
             token_logprobs: List(|| tokens().map(|(_, logprob, _)| f64::from(logprob))),
             top_logprobs: List(|| tokens().map(|of_token| completion_top(of_token, codec))),
-            text_offset: List(offsets),
+            text_offset: List(|| of_echo().chain(self.offsets)),
         }
         .serialize(serializer)
     }

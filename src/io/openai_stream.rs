@@ -31,7 +31,7 @@ pub struct Chunks {
 /// How far a choice is.
 #[derive(Default)]
 struct Choice {
-    /// Bytes and characters of its text that are out.
+    /// Bytes of its text that are out, and characters, a prompt's among these.
     told: (usize, usize),
     /// Tokens that are out.
     tokens: usize,
@@ -41,8 +41,6 @@ struct Choice {
     offsets: Vec<usize>,
     /// All that comes waits for the end.
     waits: bool,
-    /// Characters of the prompt, which is out before all else.
-    before: usize,
     /// Tokens of the prompt, and of the whole answer.
     usage: (usize, usize),
 }
@@ -114,13 +112,12 @@ impl Chunks {
 
     /// Writes the prompt that a choice begins with.
     pub fn prompt(&mut self, out: &mut Vec<u8>, index: usize, echo: &Echo) {
-        self.choices[index].before = echo.chars();
+        self.choices[index].told.1 = echo.chars();
         let logprobs = echo.logprobs.as_ref().map(|_| Logprobs {
             chat: false,
             echo: Some(echo),
             tokens: Tokens::default(),
             offsets: &[],
-            before: 0,
             codec: &self.codec,
         });
         self.write(out, index, Said::Text(&echo.text), logprobs, None);
@@ -161,7 +158,6 @@ impl Chunks {
                 logprobs: &logprobs,
             },
             offsets: &offsets,
-            before: choice.before,
             codec: &self.codec,
         });
         let said = self.said(text);
@@ -172,12 +168,7 @@ impl Chunks {
     pub fn end(&mut self, out: &mut Vec<u8>, index: usize, outcome: &Outcome) {
         let choice = &mut self.choices[index];
         choice.usage = (outcome.prompt_tokens, outcome.output_ids.len());
-        let Choice {
-            told,
-            tokens,
-            before,
-            ..
-        } = *choice;
+        let Choice { told, tokens, .. } = *choice;
         let chat = self.repeated.endpoint == Endpoint::Chat;
         let left = outcome.tokens().from(tokens);
         let with = (!left.logprobs.is_empty()).then_some(Logprobs {
@@ -185,7 +176,6 @@ impl Chunks {
             echo: None,
             tokens: left,
             offsets: outcome.text_offsets.get(tokens..).unwrap_or_default(),
-            before,
             codec: &self.codec,
         });
         if !chat {

@@ -32,7 +32,7 @@ impl Finish {
 pub struct Outcome {
     pub output_ids: Vec<u32>,
     pub text: String,
-    /// For each of `output_ids`, how many characters of the text are complete before it.
+    /// For each of `output_ids`, how many characters of the answer are complete before it, a prompt's among them.
     pub text_offsets: Vec<usize>,
     pub finish: Finish,
     pub prompt_tokens: usize,

@@ -153,12 +153,9 @@ impl Echoing {
                     request, timing, ..
                 } => {
                     *request = of;
-                    *timing = Timing {
-                        queue: scored.queue + timing.queue,
-                        first_token: scored.total + timing.first_token,
-                        total: scored.total + timing.total,
-                        ..*timing
-                    };
+                    timing.queue += scored.queue;
+                    timing.first_token += scored.total;
+                    timing.total += scored.total;
                     self.answering.remove(&number);
                 }
             }
@@ -202,19 +199,8 @@ impl Engine for Echoing {
     }
 
     fn cancel(&mut self, request: u64) -> bool {
-        let mut scored = self.scored.iter();
-        if let Some(place) = scored.position(|(number, ..)| *number == request)
-            && let Some((_, _, timing)) = self.scored.remove(place)
-        {
-            let (reason, tokens) = (EndReason::Cancelled, 0);
-            let end = Event::End {
-                request,
-                reason,
-                tokens,
-                timing,
-            };
-            self.events.push_back((0, end));
-            return true;
+        if self.scored.iter().any(|(number, ..)| *number == request) {
+            return false;
         }
         if let Some(wanted) = self.scoring.get_mut(&request) {
             *wanted = None;
@@ -237,9 +223,6 @@ impl Engine for Echoing {
         let Some((at_ns, event)) = self.engine.next_stamped(wait)? else {
             return Ok(None);
         };
-        if self.scoring.is_empty() && self.answering.is_empty() {
-            return Ok(Some((at_ns, event)));
-        }
         self.take(at_ns, event);
         self.answer()?;
         Ok(self.events.pop_front())

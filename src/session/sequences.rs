@@ -279,12 +279,13 @@ impl Live {
             ))),
             EndReason::Length => Ok(Finish::Length),
         };
+        let before = echo.as_ref().map_or(0, Echo::chars);
         Ended {
             dropped_tokens: taken - tokens,
             outcome: finish.map(|finish| Outcome {
                 output_ids,
                 text: end.text,
-                text_offsets: end.offsets,
+                text_offsets: end.offsets.into_iter().map(|at| before + at).collect(),
                 finish,
                 prompt_tokens,
                 logprobs,
