@@ -96,7 +96,7 @@ impl<'a> Choice<'a> {
             text: None,
             logprobs: outcome.logprobs.as_ref().map(|_| Logprobs {
                 chat,
-                echo: outcome.echo.as_ref(),
+                echo: outcome.echo.as_deref(),
                 tokens: outcome.tokens(),
                 offsets: &outcome.text_offsets,
                 codec,

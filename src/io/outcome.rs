@@ -39,7 +39,7 @@ pub struct Outcome {
     /// One for each of `output_ids` where the row asked for them.
     pub logprobs: Option<Vec<TokenLogprobs>>,
     /// The prompt, where the row asks for it before the text, of which it is no part here.
-    pub echo: Option<Echo>,
+    pub echo: Option<Box<Echo>>,
     pub timing: Timing,
 }
 

@@ -42,7 +42,7 @@ pub struct Prepared {
     /// The text has special tokens too.
     pub special: bool,
     /// What the answer repeats of the prompt.
-    pub echo: Option<Echo>,
+    pub echo: Option<Box<Echo>>,
 }
 
 /// Sequences of a row that the device has not taken, in the order of the row's answers. What they share is there once.
@@ -249,9 +249,9 @@ fn prepare_one(
         ));
     }
     let special = options.skip_special_tokens == Some(false);
-    let echo = ask
-        .echo
-        .then(|| Echo::new(given, &prompt, special, options.logprobs.is_some(), codec));
+    let logprobs = options.logprobs.is_some();
+    let repeated = || Box::new(Echo::new(given, &prompt, special, logprobs, codec));
+    let echo = ask.echo.then(repeated);
     let biases = options.logit_bias.clone().unwrap_or_default();
     if let Some((id, _)) = biases.iter().find(|&&(id, _)| id >= vocab_size) {
         return Err(Code::TokenOutOfRange.error(format!(

@@ -167,7 +167,7 @@ impl Answers {
 
 /// What an output is to its request.
 enum Came {
-    Prompt(Echo),
+    Prompt(Box<Echo>),
     Token(u32, Option<crate::runtime::TokenLogprobs>, String),
     End(Outcome),
 }

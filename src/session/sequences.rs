@@ -132,7 +132,7 @@ pub struct Live {
     stopped: bool,
     /// Bytes of the text that [`Live::certain`] has given.
     told_bytes: usize,
-    echo: Option<Echo>,
+    echo: Option<Box<Echo>>,
     /// [`Live::echo`] has given it.
     told_echo: bool,
 }
@@ -188,7 +188,7 @@ impl Live {
     }
 
     /// The prompt, where the answer repeats it and it is whole; given once.
-    pub fn echo(&mut self) -> Option<Echo> {
+    pub fn echo(&mut self) -> Option<Box<Echo>> {
         let echo = self.echo.as_ref().filter(|echo| !echo.is_waiting());
         let tells = echo.is_some() && !std::mem::replace(&mut self.told_echo, true);
         echo.filter(|_| tells).cloned()
@@ -265,7 +265,7 @@ impl Live {
                 "prompt and max_new_tokens need more pages than there are, expected fewer tokens, or a larger limit of memory",
             )),
             _ if end.stopped => Ok(Finish::Stop),
-            EndReason::NotFinite if echo.as_ref().is_some_and(Echo::is_waiting) => Err(Code::NonFiniteLogits.error(
+            EndReason::NotFinite if echo.as_deref().is_some_and(Echo::is_waiting) => Err(Code::NonFiniteLogits.error(
                 "logits of the prompt are not finite, expected finite numbers: check the checkpoint's weights, or run it in f32",
             )),
             EndReason::NotFinite => Err(Code::NonFiniteLogits.error(format!(
@@ -279,7 +279,7 @@ impl Live {
             ))),
             EndReason::Length => Ok(Finish::Length),
         };
-        let before = echo.as_ref().map_or(0, Echo::chars);
+        let before = echo.as_deref().map_or(0, Echo::chars);
         Ended {
             dropped_tokens: taken - tokens,
             outcome: finish.map(|finish| Outcome {

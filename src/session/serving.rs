@@ -28,7 +28,7 @@ const RETRY: Duration = Duration::from_millis(1);
 #[non_exhaustive]
 pub enum Output {
     /// The prompt, where the answer repeats it; comes once, before all else.
-    Prompt(Echo),
+    Prompt(Box<Echo>),
     Token {
         id: u32,
         /// Where the question asked for them.
