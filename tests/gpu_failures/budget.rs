@@ -110,13 +110,14 @@ fn holds(arguments: &[&str]) {
 fn logprobs_of_prompts_are_had_where_the_run_is_ready_for_them() {
     let folder = tempfile::tempdir().unwrap();
     let input = folder.path().join("in.jsonl").to_str().unwrap().to_owned();
-    let body = |more: &str| {
+    let row = |id: usize, more: &str| {
         format!(
-            "{{\"custom_id\":1,\"url\":\"/v1/completions\",\"body\":{{\"prompt\":\"ab\",\"echo\":true{more}}}}}\n"
+            "{{\"custom_id\":{id},\"url\":\"/v1/completions\",\"body\":{{\"prompt\":\"ab\",\"echo\":true{more}}}}}\n"
         )
     };
-    let rows = [body(""), body(",\"logprobs\":1"), body(",\"max_tokens\":0")];
-    fs::write(&input, rows.concat()).unwrap();
+    let wanted = ["", ",\"logprobs\":1", ",\"max_tokens\":0"];
+    let rows = wanted.iter().enumerate().map(|(id, more)| row(id, more));
+    fs::write(&input, rows.collect::<String>()).unwrap();
     let run = Run::generate("device-graph").and(&["--input", &input]);
     let answers = run.end().rows();
     assert!(answers[0]["error"].is_null(), "{}", answers[0]);
