@@ -4,7 +4,7 @@
 use super::doctor::memory_text;
 use super::summary::counted;
 use super::{Exit, print};
-use crate::backend::{SharedSink, UnreadLogits};
+use crate::backend::UnreadLogits;
 use crate::error::{Error, Result};
 use crate::io::row::RowError;
 use crate::io::rows::Rows;
@@ -78,9 +78,9 @@ impl DryRun {
         self.failed += 1;
     }
 
-    /// Prints what a run would take. `scores`: it would compute logits.
-    pub fn report(self, opened: &Opened, scores: bool) -> Result<Exit> {
-        let memory = memory(&opened.spec, &opened.target, &opened.plan, scores)?;
+    /// Prints what a run would take.
+    pub fn report(self, opened: &Opened) -> Result<Exit> {
+        let memory = memory(&opened.spec, &opened.target, &opened.plan, opened.delivers)?;
         let sequences = &self.planned.sequences;
         let prompts = sequences.iter().map(|&(prompt, _)| u64::from(prompt));
         let new = sequences.iter().map(|&(_, new)| u64::from(new)).sum();
@@ -102,7 +102,7 @@ impl DryRun {
         // Before the weights are loaded, which may take a while.
         print(&text)?;
         if !sequences.is_empty() {
-            let sink: SharedSink = scores.then(|| Arc::new(UnreadLogits) as _);
+            let sink = opened.delivers.then(|| Arc::new(UnreadLogits) as _);
             print(
                 self.time(&opened.forecast(&self.planned, &sink)?)
                     .as_bytes(),

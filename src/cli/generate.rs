@@ -24,8 +24,8 @@ use crate::io::record::{is_recording, record_paths};
 use crate::io::rows::Rows;
 use crate::io::shard::{Shard, ShardOutput};
 use crate::io::source::Source;
-use crate::plan::StepKind;
 use crate::quote;
+use crate::session::echoing::Echoing;
 use crate::session::identity::identity;
 use crate::session::job::{Job, Style, Summary};
 use crate::session::progress::Total;
@@ -60,8 +60,7 @@ pub(super) fn serve(
     trace: Option<TraceTo<'_>>,
 ) -> Result<(Exit, Option<About>)> {
     let began = Instant::now();
-    let mut opened = Opened::new(run_spec(&args)?, false)?;
-    opened.only(&[StepKind::Decode, StepKind::Mixed]);
+    let opened = Opened::to_answer(run_spec(&args)?)?;
     if trace.is_some() && !opened.replicas.is_empty() {
         return Err(Error::Usage(
             "trace: expected --device with one device, or several with --parallel stages, whose timeline it is; `generate --record` keeps the run of each of several, for `trace --from`"
@@ -89,7 +88,7 @@ pub(super) fn serve(
         let mut source = Source::new(lines, Kept::default(), 0, Box::new(warn));
         source.strict = args.job.strict;
         let rows = Rows::start(source, texts.rules, texts.codec, texts.threads)?;
-        let exit = DryRun::of(&rows, &opened)?.report(&opened, false)?;
+        let exit = DryRun::of(&rows, &opened)?.report(&opened)?;
         return Ok((exit, None));
     }
     let identity = identity(&opened, &texts.rules)?;
@@ -122,7 +121,7 @@ pub(super) fn serve(
         keep.parts = to.parts;
     }
 
-    let mut engine = opened.start(&None, keep)?;
+    let mut engine = Echoing::start(&opened, keep)?;
     interrupt::look();
     let interrupt = interrupt::flag();
     let codec = texts.codec;
@@ -262,6 +261,7 @@ fn run_spec(args: &GenerateArgs) -> Result<RunSpec> {
     let mut spec = RunSpec {
         defaults: args.job.sampling.options()?,
         seed: args.job.sampling.seed,
+        prompt_logprobs: args.job.sampling.prompt_logprobs,
         chat_template: args.job.prompt.chat_template.clone(),
         now: args
             .job

@@ -136,7 +136,7 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
                 Err(error) => found.fail(entry.label.line, error),
             }
         }
-        return found.report(&opened, true);
+        return found.report(&opened);
     }
     let sink = Arc::new(ScoreSink::new(
         targets,

@@ -5,7 +5,6 @@ use super::paths::Files;
 use super::spec::spec;
 use super::{Exit, interrupt};
 use crate::error::{Error, Result};
-use crate::plan::StepKind;
 use crate::server::{Metrics, Options, Stopper, serve};
 use crate::session::recording::Keep;
 use crate::session::{Opened, RunSpec, Session, Texts};
@@ -27,8 +26,7 @@ pub fn run(args: ServeArgs) -> Result<Exit> {
             args.host, args.port
         ))
     })?;
-    let mut opened = Opened::new(run_spec(&args)?, false)?;
-    opened.only(&[StepKind::Decode, StepKind::Mixed]);
+    let opened = Opened::to_answer(run_spec(&args)?)?;
     let replicas = opened.targets().count();
     let record = args.record.record.as_deref();
     Files::default()
@@ -68,6 +66,7 @@ fn run_spec(args: &ServeArgs) -> Result<RunSpec> {
     Ok(RunSpec {
         defaults: args.sampling.options()?,
         seed: args.sampling.seed,
+        prompt_logprobs: args.sampling.prompt_logprobs,
         chat_template: args.chat_template.clone(),
         now: args.clock.now,
         text_timeout: args.text.timeout(),

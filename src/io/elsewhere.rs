@@ -52,7 +52,7 @@ const REFUSED: &[Group] = &[
     group(&["top_logprobs"], "[]", "logprobs, a number, in rows of this format"),
     group(&["n_probs", "top_logprobs_num", "top_n_tokens"], "[0]", "logprobs"),
     group(&["return_logprob"], "[false]", "logprobs"),
-    group(&["prompt_logprobs", "decoder_input_details", "input_token_logprobs"], "[false]", "no such field: `score` has logprobs of prompts"),
+    group(&["prompt_logprobs", "decoder_input_details", "input_token_logprobs"], "[false]", "no such field: `score` has logprobs of prompts, and so have completions with echo"),
     group(&["bad_words", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "custom_token_bans", "banned_tokens", "banned_strings"],
         "[[]]", "logit_bias, -100 for each token"),
     group(&["allowed_token_ids"], "[]", "logit_bias, 100 for each token"),

@@ -143,8 +143,13 @@ where
 }
 
 /// A limit of new tokens, by either of two names.
-pub fn limit(fields: &Fields, name: &str, other: &str) -> Result<Option<u32>, RowError> {
-    let read = |name| integer(fields, name, 1..=MAX_NEW_TOKENS);
+pub fn limit(
+    fields: &Fields,
+    name: &str,
+    other: &str,
+    least: u32,
+) -> Result<Option<u32>, RowError> {
+    let read = |name| integer(fields, name, least..=MAX_NEW_TOKENS);
     match (read(name)?, read(other)?) {
         (Some(one), Some(two)) if one != two => Err(Code::InvalidRequest.error(format!(
             "{name}: found {one}, expected {two} like {other}, or only one of them"

@@ -4,7 +4,7 @@
 //!   [`openai`] or `own`, whose parts are [`messages`] and [`fields`]; `elsewhere` has the fields of other formats
 //! - [`prepare`]: a question as a [`crate::runtime::Request`], against the model's limits and the defaults; [`codec`]: the model's
 //!   tokenizer and chat template
-//! - [`answer`]: the line that is written for a row (`outcome` is what came of it), with a body of [`openai_answer`] in one that
+//! - [`answer`]: the line that is written for a row (`outcome` is what came of it, [`echo`] the prompt in it), with a body of [`openai_answer`] in one that
 //!   is of the OpenAI format, which [`openai_stream`] has in chunks; [`tool_calls`]: those that a model writes
 //! - [`lines`], [`source`]: rows of a file, of standard input or of the command line, one at a time; [`once`]: warnings of them; [`rows`]: the thread that
 //!   reads them and makes tokens of their texts; [`plain`]: prompts that are no rows; [`unpacked`], [`packed`]: compressed
@@ -20,6 +20,7 @@
 pub mod answer;
 pub mod arrays;
 pub mod codec;
+pub mod echo;
 mod elsewhere;
 pub mod expect;
 pub mod fields;

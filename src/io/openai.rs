@@ -46,7 +46,9 @@ pub fn ask(endpoint: Endpoint, carrier: Carrier, body: &Value) -> Result<(Ask, O
         elsewhere::refusal(name, value).filter(|_| at_one_value)
     })?;
     let mut options = fields::shared_options(body)?;
-    options.max_new_tokens = fields::limit(body, "max_tokens", "max_completion_tokens")?;
+    let echo = endpoint == Endpoint::Completions && fields::boolean(body, "echo")?.unwrap_or(false);
+    let least = u32::from(!echo);
+    options.max_new_tokens = fields::limit(body, "max_tokens", "max_completion_tokens", least)?;
     options.stop_ids = fields::token_ids(body, "stop_token_ids")?;
     let (prompt, more, unasked) = match endpoint {
         Endpoint::Chat => (chat(body, &mut options)?, Vec::new(), None),
@@ -76,6 +78,7 @@ pub fn ask(endpoint: Endpoint, carrier: Carrier, body: &Value) -> Result<(Ask, O
         unasked,
         names: &FieldNames::OPENAI,
         choices,
+        echo,
     };
     Ok((ask, repeated))
 }
@@ -139,9 +142,8 @@ fn completion(body: &Fields, options: &mut Options) -> Result<(Prompt, Vec<Promp
 }
 
 /// Fields of the format that may have the one value at which they ask for nothing, as in our own rows.
-const AT_ONE_VALUE: [&str; 7] = [
+const AT_ONE_VALUE: [&str; 6] = [
     "best_of",
-    "echo",
     "modalities",
     "response_format",
     "stream",

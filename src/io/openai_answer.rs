@@ -5,12 +5,14 @@
 //! which the model began a call that cannot be read.
 
 use super::codec::Codec;
+use super::echo::Echo;
 use super::outcome::{Finish, List, Origin, Outcome, TimingMs, TokenEntry, Tokens, Usage, spelled};
 use super::row::{Endpoint, OpenAi, RowError};
 use super::tool_calls::{self, Call, Found};
 use crate::runtime::Timing;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value, json};
+use std::borrow::Cow;
 
 /// The answer to question `number`: `outcomes` of all its choices, each at its end.
 pub fn body<'a>(
@@ -74,7 +76,7 @@ struct Choice<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     message: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    text: Option<&'a str>,
+    text: Option<Cow<'a, str>>,
     logprobs: Option<Logprobs<'a>>,
     finish_reason: Value,
 }
@@ -94,6 +96,7 @@ impl<'a> Choice<'a> {
             text: None,
             logprobs: outcome.logprobs.as_ref().map(|_| Logprobs {
                 chat,
+                echo: outcome.echo.as_deref(),
                 tokens: outcome.tokens(),
                 offsets: &outcome.text_offsets,
                 codec,
@@ -105,7 +108,10 @@ impl<'a> Choice<'a> {
             choice.message = Some(message);
             choice.finish_reason = finish_reason;
         } else {
-            choice.text = Some(&outcome.text);
+            choice.text = Some(match &outcome.echo {
+                None => Cow::Borrowed(&outcome.text),
+                Some(echo) => Cow::Owned(format!("{}{}", echo.text, outcome.text)),
+            });
         }
         choice
     }
@@ -187,9 +193,11 @@ pub(super) fn usage_of(
     usage
 }
 
-/// Logprobs of a choice, or of a part of it. Logprobs are written as f64.
+/// Logprobs of a choice, or of a part of it. Logprobs are written as f64, and those of a prompt's first token as null.
 pub(super) struct Logprobs<'a> {
     pub chat: bool,
+    /// The prompt, where it is in the part.
+    pub echo: Option<&'a Echo>,
     pub tokens: Tokens<'a>,
     /// Where each token begins in the choice's text, in characters.
     pub offsets: &'a [usize],
@@ -199,27 +207,29 @@ pub(super) struct Logprobs<'a> {
 impl Serialize for Logprobs<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let Self { tokens, codec, .. } = *self;
+        let echo = self.echo.map(Tokens::of_echo).unwrap_or_default();
         if self.chat {
             let content = List(|| TokenEntry::all(tokens, codec, true));
             return serializer.collect_map([("content", content)]);
         }
-        let tokens = || tokens.each();
+        let tokens = || echo.each().chain(tokens.each());
+        let of_echo = || self.echo.iter().flat_map(|echo| &echo.offsets);
         CompletionLogprobs {
             tokens: List(|| tokens().map(|(id, ..)| spell(id, codec))),
             token_logprobs: List(|| tokens().map(|(_, logprob, _)| f64::from(logprob))),
             top_logprobs: List(|| tokens().map(|of_token| completion_top(of_token, codec))),
-            text_offset: self.offsets,
+            text_offset: List(|| of_echo().chain(self.offsets)),
         }
         .serialize(serializer)
     }
 }
 
 #[derive(Serialize)]
-struct CompletionLogprobs<'a, T, L, M> {
+struct CompletionLogprobs<T, L, M, O> {
     tokens: T,
     token_logprobs: L,
     top_logprobs: M,
-    text_offset: &'a [usize],
+    text_offset: O,
 }
 
 /// A token that is no whole character is spelled `bytes:\xc3`, in `tokens` and in `top_logprobs`.
@@ -229,11 +239,14 @@ fn spell(id: u32, codec: &Codec) -> String {
 
 /// A token's `top_logprobs`, which has the chosen token whether or not it is among the best. Two tokens may be spelled
 /// alike there, such as a special token and the same words as text, or two ids without a token: those but the chosen or
-/// best one are `token_id:7`.
+/// best one are `token_id:7`. A prompt's first token has none.
 fn completion_top(
     (id, logprob, top): (u32, f32, &[(u32, f32)]),
     codec: &Codec,
-) -> Map<String, Value> {
+) -> Option<Map<String, Value>> {
+    if logprob.is_nan() {
+        return None;
+    }
     let text = spell(id, codec);
     let mut map = Map::new();
     for &(other, logprob) in top {
@@ -244,5 +257,5 @@ fn completion_top(
         map.insert(name, json!(logprob));
     }
     map.entry(text).or_insert_with(|| json!(logprob));
-    map
+    Some(map)
 }

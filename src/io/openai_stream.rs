@@ -5,6 +5,7 @@
 //! behind a marker of calls waits for the choice's end, which tells whether it is a call.
 
 use super::codec::Codec;
+use super::echo::Echo;
 use super::openai_answer::{Logprobs, id, message, usage_of};
 use super::outcome::{Origin, Outcome, Tokens};
 use super::row::{Endpoint, OpenAi};
@@ -30,7 +31,7 @@ pub struct Chunks {
 /// How far a choice is.
 #[derive(Default)]
 struct Choice {
-    /// Bytes and characters of its text that are out.
+    /// Bytes of its text that are out, and characters, a prompt's among these.
     told: (usize, usize),
     /// Tokens that are out.
     tokens: usize,
@@ -109,6 +110,19 @@ impl Chunks {
         }
     }
 
+    /// Writes the prompt that a choice begins with.
+    pub fn prompt(&mut self, out: &mut Vec<u8>, index: usize, echo: &Echo) {
+        self.choices[index].told.1 = echo.chars();
+        let logprobs = echo.logprobs.as_ref().map(|_| Logprobs {
+            chat: false,
+            echo: Some(echo),
+            tokens: Tokens::default(),
+            offsets: &[],
+            codec: &self.codec,
+        });
+        self.write(out, index, Said::Text(&echo.text), logprobs, None);
+    }
+
     /// Writes a token of a choice, if its text is there yet.
     pub fn token(
         &mut self,
@@ -138,6 +152,7 @@ impl Chunks {
         choice.tokens += tokens.len();
         let with = (!tokens.is_empty()).then_some(Logprobs {
             chat: self.repeated.endpoint == Endpoint::Chat,
+            echo: None,
             tokens: Tokens {
                 ids: &tokens,
                 logprobs: &logprobs,
@@ -158,6 +173,7 @@ impl Chunks {
         let left = outcome.tokens().from(tokens);
         let with = (!left.logprobs.is_empty()).then_some(Logprobs {
             chat,
+            echo: None,
             tokens: left,
             offsets: outcome.text_offsets.get(tokens..).unwrap_or_default(),
             codec: &self.codec,

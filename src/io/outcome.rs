@@ -1,6 +1,7 @@
 //! What came of a row, and the parts of answers that every format has.
 
 use super::codec::Codec;
+use super::echo::Echo;
 use super::row::{Format, Id};
 use crate::runtime::{Timing, TokenLogprobs};
 use serde::ser::SerializeMap;
@@ -31,12 +32,14 @@ impl Finish {
 pub struct Outcome {
     pub output_ids: Vec<u32>,
     pub text: String,
-    /// For each of `output_ids`, how many characters of the text are complete before it.
+    /// For each of `output_ids`, how many characters of the answer are complete before it, a prompt's among them.
     pub text_offsets: Vec<usize>,
     pub finish: Finish,
     pub prompt_tokens: usize,
     /// One for each of `output_ids` where the row asked for them.
     pub logprobs: Option<Vec<TokenLogprobs>>,
+    /// The prompt, where the row asks for it before the text, of which it is no part here.
+    pub echo: Option<Box<Echo>>,
     pub timing: Timing,
 }
 
@@ -105,13 +108,21 @@ impl Outcome {
 }
 
 /// Tokens of an answer, and as many logprobs.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub(super) struct Tokens<'a> {
     pub ids: &'a [u32],
     pub logprobs: &'a [TokenLogprobs],
 }
 
 impl<'a> Tokens<'a> {
+    /// Those of the prompt.
+    pub fn of_echo(echo: &'a Echo) -> Self {
+        Self {
+            ids: &echo.ids,
+            logprobs: echo.logprobs.as_deref().unwrap_or_default(),
+        }
+    }
+
     /// Each token with its logprob and the best ones beside it.
     pub fn each(self) -> impl Iterator<Item = (u32, f32, &'a [(u32, f32)])> {
         let with_id = self.ids.iter().zip(self.logprobs);

@@ -40,7 +40,7 @@ pub(super) fn ask(fields: &mut Fields) -> Result<Ask, RowError> {
         messages::only_with_messages(fields)?;
     }
     let options = Options {
-        max_new_tokens: fields::limit(fields, "max_new_tokens", "max_tokens")?,
+        max_new_tokens: fields::limit(fields, "max_new_tokens", "max_tokens", 1)?,
         logprobs: fields::integer(fields, "logprobs", 0..=MAX_LOGPROBS)?,
         stop_ids: fields::token_ids(fields, "stop_ids")?,
         ..fields::shared_options(fields)?

@@ -4,6 +4,7 @@
 mod text_size;
 
 use super::codec::Codec;
+use super::echo::Echo;
 use super::hash::{Fnv64, mix64};
 use super::row::{Ask, Code, FieldNames, Options, Prompt, RowError};
 use crate::model::GenerationConfig;
@@ -28,6 +29,8 @@ pub struct Rules {
     pub advised_new_tokens: Option<u32>,
     /// The sampling key of a row without a seed, with the row's place in the input.
     pub run_seed: u64,
+    /// Rows may ask for logits of their prompts.
+    pub prompt_logprobs: bool,
 }
 
 /// A row that can run.
@@ -38,6 +41,8 @@ pub struct Prepared {
     pub stop: StopMatcher,
     /// The text has special tokens too.
     pub special: bool,
+    /// What the answer repeats of the prompt.
+    pub echo: Option<Box<Echo>>,
 }
 
 /// Sequences of a row that the device has not taken, in the order of the row's answers. What they share is there once.
@@ -229,8 +234,24 @@ fn prepare_one(
     stop: &StopMatcher,
 ) -> Result<Prepared, RowError> {
     let (vocab_size, max_context) = (rules.vocab_size, rules.max_context);
-    let prompt = prompt_tokens(prompt, ask.names, vocab_size, max_context, codec)?;
+    let given = prompt;
+    let prompt = prompt_tokens(given, ask.names, vocab_size, max_context, codec)?;
     let (max_new_tokens, unlimited) = limit(rules, prompt.len() as u64, ask)?;
+    let logits = match (ask.echo, options.logprobs, max_new_tokens) {
+        (true, Some(_), _) => Logits::All,
+        // A prompt is read for its own sake.
+        (_, _, 0) => Logits::Last,
+        _ => Logits::None,
+    };
+    if logits != Logits::None && !rules.prompt_logprobs {
+        return Err(Code::Unsupported.error(
+            "echo: found it with logprobs, or without new tokens, in a run whose GPU is not ready for that, expected a run with --prompt-logprobs",
+        ));
+    }
+    let special = options.skip_special_tokens == Some(false);
+    let logprobs = options.logprobs.is_some();
+    let repeated = || Box::new(Echo::new(given, &prompt, special, logprobs, codec));
+    let echo = ask.echo.then(repeated);
     let biases = options.logit_bias.clone().unwrap_or_default();
     if let Some((id, _)) = biases.iter().find(|&&(id, _)| id >= vocab_size) {
         return Err(Code::TokenOutOfRange.error(format!(
@@ -256,13 +277,14 @@ fn prepare_one(
             logprobs: options.logprobs,
         },
         timeout: options.timeout_ms.map(Duration::from_millis),
-        logits: Logits::None,
+        logits,
         prompt,
     };
     Ok(Prepared {
         request,
         stop: stop.clone().from_piece(min_new_tokens as usize),
-        special: options.skip_special_tokens == Some(false),
+        special,
+        echo,
     })
 }
 

@@ -112,6 +112,14 @@ pub struct TokenLogprobs {
     pub top: Vec<(u32, f32)>,
 }
 
+impl TokenLogprobs {
+    /// Those of a prompt's first token, which nothing predicts.
+    pub const UNKNOWN: Self = Self {
+        logprob: f32::NAN,
+        top: Vec::new(),
+    };
+}
+
 /// Why a request ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -4,6 +4,7 @@ use super::State;
 use super::asked::Asked;
 use super::refusal::Refusal;
 use crate::io::answer::{Origin, Outcome};
+use crate::io::echo::Echo;
 use crate::io::openai_answer;
 use crate::io::openai_stream::{Chunks, DONE, event};
 use crate::io::partial::now;
@@ -87,6 +88,7 @@ impl Answers {
     /// An output as what it means for the request. One that ends the request as a whole is an error.
     fn take(&mut self, index: usize, told: Told) -> Result<Came, Refusal> {
         let outcome = match told {
+            Ok(Output::Prompt(echo)) => return Ok(Came::Prompt(echo)),
             Ok(Output::Token { id, logprobs, text }) => {
                 return Ok(Came::Token(id, logprobs, text));
             }
@@ -151,6 +153,7 @@ impl Answers {
         }
         for (index, told) in told {
             match self.take(index, told)? {
+                Came::Prompt(echo) => chunks.prompt(out, index, &echo),
                 Came::Token(id, logprobs, text) => chunks.token(out, index, (id, logprobs, &text)),
                 Came::End(outcome) => chunks.end(out, index, &outcome),
             }
@@ -164,6 +167,7 @@ impl Answers {
 
 /// What an output is to its request.
 enum Came {
+    Prompt(Box<Echo>),
     Token(u32, Option<crate::runtime::TokenLogprobs>, String),
     End(Outcome),
 }

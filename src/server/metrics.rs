@@ -116,6 +116,7 @@ impl Meter {
     pub fn told(&mut self, told: &Told) {
         let metrics = &self.metrics;
         let why = match told {
+            Ok(Output::Prompt(_)) => return,
             Ok(Output::Token { .. }) => {
                 let now = Instant::now();
                 let (histogram, since) = match self.last.replace(now) {

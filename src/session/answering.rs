@@ -10,7 +10,6 @@ use crate::io::answer::Outcome;
 use crate::io::codec::Codec;
 use crate::io::prepare::{Prepared, Rules, Waiting, prepare, prepare_all};
 use crate::io::row::{Ask, RowError};
-use crate::plan::StepKind;
 use crate::runtime::{EngineStatus, Event, Request};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -79,8 +78,7 @@ impl Session {
     /// model's files; [`Error::Memory`] with the arithmetic where there is too little; [`Error::Runtime`] for what the machine
     /// or its driver refuses.
     pub fn open(spec: RunSpec) -> Result<Self> {
-        let mut opened = Opened::new(spec, false)?;
-        opened.only(&[StepKind::Decode, StepKind::Mixed]);
+        let opened = Opened::to_answer(spec)?;
         let texts = Texts::of(&opened)?;
         Self::start(opened, texts, Keep::default())
     }
@@ -311,9 +309,12 @@ impl Iterator for Answer {
     type Item = std::result::Result<String, Unanswered>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        while let Some(Output::Token { text, .. } | Output::End { text, .. }) = self.output() {
-            if !text.is_empty() {
-                return Some(Ok(text));
+        while let Some(output) = self.output() {
+            match output {
+                Output::Token { text, .. } | Output::End { text, .. } if !text.is_empty() => {
+                    return Some(Ok(text));
+                }
+                _ => {}
             }
         }
         match &self.end {

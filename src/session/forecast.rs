@@ -8,7 +8,7 @@ use super::opened::{Observe, Opened, load};
 use crate::backend::SharedSink;
 use crate::error::Result;
 use crate::plan::{StepKind, StepShape};
-use crate::runtime::{Engine, Event, Request};
+use crate::runtime::{Engine, Event, Logits, Request};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::{Duration, Instant};
@@ -47,8 +47,12 @@ impl Opened {
 
     /// Plans one more sequence.
     pub fn plan_to_run(&self, planned: &mut Planned, request: &Request) {
-        let new = request.max_new_tokens;
-        planned.sequences.push((request.prompt.len() as u32, new));
+        let (prompt, new) = (request.prompt.len() as u32, request.max_new_tokens);
+        planned.sequences.push((prompt, new));
+        if request.logits != Logits::None && new > 0 {
+            // Its prompt is scored, too.
+            planned.sequences.push((prompt, 0));
+        }
         if planned.first.len() < self.most_at_once() {
             planned.first.push(request.clone());
         }
@@ -92,6 +96,9 @@ impl Opened {
             let tokens = request.prompt.iter().cycle();
             timed.prompt = tokens.take(prompt.clamp(1, room)).copied().collect();
             (timed.unlimited, timed.min_new_tokens) = (false, 0);
+            if new > 0 {
+                timed.logits = Logits::None;
+            }
             (timed.stop_ids, timed.timeout) = (Vec::new(), None);
             timed
         };

@@ -188,7 +188,7 @@ impl Run<'_> {
         match self.sequences.take(event) {
             None => Ok(()),
             Some(Change::Token { with, live, taken }) => {
-                self.counts.tokens += u64::from(taken != Taken::Dropped);
+                self.counts.tokens += u64::from(!matches!(taken, Taken::Dropped | Taken::OfPrompt));
                 let output = &mut self.job.output;
                 if self.job.style == Style::Live && output.waits_for(with.row) {
                     output.show(&live.certain())?;

@@ -6,7 +6,7 @@
 //! - [`texts`]: tokenizer, chat template and rules for questions (`eos`: what ends answers)
 //! - [`answering`]: [`Session`], a handle to all of that with a running engine, which the thread of `serving` drives;
 //!   [`sequences`]: tokens and texts of what runs there
-//! - [`guest`]: an engine for a job, that is a session's
+//! - [`echoing`]: an engine whose requests may ask for their prompts' logprobs, which all of these have; [`guest`]: an engine for a job, that is a session's
 //! - [`job`]: the loop of `generate` over rows, whose [`failures`] it counts; [`scoring`]: that of `score` over prompts
 //! - [`Progress`]: how far such a loop is, on standard error
 //! - [`forecast`]: how long a job would take
@@ -15,6 +15,7 @@
 //! Uses `trace`, `io`, `text`, `runtime` and what stands below; knows no command line.
 
 pub mod answering;
+pub mod echoing;
 mod eos;
 pub mod failures;
 pub mod forecast;

@@ -34,9 +34,23 @@ pub struct Opened {
     pub options: EngineOptions,
     /// See [`crate::backend::Device::kernel_variants`]: of all devices, each once.
     pub kernel_variants: Option<String>,
+    /// Engines are started with a sink: requests may ask for logits.
+    pub delivers: bool,
 }
 
 impl Opened {
+    /// For answers to questions, of which some may want logits where the spec or the device has it so.
+    ///
+    /// # Errors
+    /// As [`Opened::new`].
+    pub fn to_answer(spec: RunSpec) -> Result<Self> {
+        let delivers = spec.prompt_logprobs || spec.device.launch().is_none();
+        let mut opened = Self::new(spec, delivers)?;
+        let kinds = [StepKind::Decode, StepKind::Mixed, StepKind::Score];
+        opened.only(&kinds[..2 + usize::from(delivers)]);
+        Ok(opened)
+    }
+
     /// Opens the device too. `delivers`: the engine will be started with a sink.
     ///
     /// # Errors
@@ -86,6 +100,7 @@ impl Opened {
             plan,
             options,
             kernel_variants,
+            delivers,
         })
     }
 

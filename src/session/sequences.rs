@@ -2,6 +2,7 @@
 
 use crate::io::answer::{Finish, Outcome};
 use crate::io::codec::Codec;
+use crate::io::echo::Echo;
 use crate::io::prepare::Prepared;
 use crate::io::row::{Code, RowError};
 use crate::runtime::{EndReason, Engine, Event, Timing, TokenLogprobs};
@@ -131,6 +132,9 @@ pub struct Live {
     stopped: bool,
     /// Bytes of the text that [`Live::certain`] has given.
     told_bytes: usize,
+    echo: Option<Box<Echo>>,
+    /// [`Live::echo`] has given it.
+    told_echo: bool,
 }
 
 /// What a token did to its sequence.
@@ -138,6 +142,8 @@ pub struct Live {
 pub enum Taken {
     /// Came after the sequence's end.
     Dropped,
+    /// It is one of the prompt, with its logprobs.
+    OfPrompt,
     GoesOn,
     /// It completed a stop string: nothing more is wanted of the device.
     Stopped,
@@ -163,6 +169,8 @@ impl Live {
             output_ids: Vec::new(),
             stopped: false,
             told_bytes: 0,
+            echo: prepared.echo.clone(),
+            told_echo: false,
         }
     }
 
@@ -177,6 +185,13 @@ impl Live {
         let text = text.map(|text| text.certain()).unwrap_or_default();
         self.told_bytes += text.len();
         text
+    }
+
+    /// The prompt, where the answer repeats it and it is whole; given once.
+    pub fn echo(&mut self) -> Option<Box<Echo>> {
+        let echo = self.echo.as_ref().filter(|echo| !echo.is_waiting());
+        let tells = echo.is_some() && !std::mem::replace(&mut self.told_echo, true);
+        echo.filter(|_| tells).cloned()
     }
 
     /// Length of the text that [`Live::certain`] has given so far.
@@ -197,6 +212,12 @@ impl Live {
     fn push(&mut self, token: u32, logprobs: Option<TokenLogprobs>) -> Taken {
         if self.stopped {
             return Taken::Dropped;
+        }
+        if let Some(echo) = self.echo.as_mut().filter(|echo| echo.is_waiting()) {
+            echo.logprobs
+                .iter_mut()
+                .for_each(|of_prompt| of_prompt.extend(logprobs.clone()));
+            return Taken::OfPrompt;
         }
         self.output_ids.push(token);
         if let (Some(all), Some(one)) = (&mut self.logprobs, logprobs) {
@@ -222,6 +243,7 @@ impl Live {
             mut logprobs,
             prompt_tokens,
             text,
+            echo,
             ..
         } = self;
         let taken = output_ids.len();
@@ -243,6 +265,9 @@ impl Live {
                 "prompt and max_new_tokens need more pages than there are, expected fewer tokens, or a larger limit of memory",
             )),
             _ if end.stopped => Ok(Finish::Stop),
+            EndReason::NotFinite if echo.as_deref().is_some_and(Echo::is_waiting) => Err(Code::NonFiniteLogits.error(
+                "logits of the prompt are not finite, expected finite numbers: check the checkpoint's weights, or run it in f32",
+            )),
             EndReason::NotFinite => Err(Code::NonFiniteLogits.error(format!(
                 "logits for token {tokens} after the prompt are not finite, expected finite numbers: check the checkpoint's weights, or run it in f32"
             ))),
@@ -254,15 +279,17 @@ impl Live {
             ))),
             EndReason::Length => Ok(Finish::Length),
         };
+        let before = echo.as_deref().map_or(0, Echo::chars);
         Ended {
             dropped_tokens: taken - tokens,
             outcome: finish.map(|finish| Outcome {
                 output_ids,
                 text: end.text,
-                text_offsets: end.offsets,
+                text_offsets: end.offsets.into_iter().map(|at| before + at).collect(),
                 finish,
                 prompt_tokens,
                 logprobs,
+                echo,
                 timing,
             }),
         }

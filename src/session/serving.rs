@@ -1,11 +1,13 @@
 //! The thread of a session: it owns the engine, hands it questions as there is room, and tells each asker what comes.
 
+use super::echoing::Echoing;
 use super::opened::Opened;
-use super::recording::{Keep, Recorded};
+use super::recording::Keep;
 use super::sequences::{Change, Sequences, Taken};
 use crate::error::{Error, Result};
 use crate::io::answer::Outcome;
 use crate::io::codec::Codec;
+use crate::io::echo::Echo;
 use crate::io::prepare::Prepared;
 use crate::io::row::{Code, RowError};
 use crate::runtime::{
@@ -25,6 +27,8 @@ const RETRY: Duration = Duration::from_millis(1);
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub enum Output {
+    /// The prompt, where the answer repeats it; comes once, before all else.
+    Prompt(Box<Echo>),
     Token {
         id: u32,
         /// Where the question asked for them.
@@ -139,7 +143,7 @@ impl Serving {
         let (commands, receive) = channel();
         let (tell, started) = channel();
         let serve = move || {
-            let engine = match opened.start(&None, keep) {
+            let engine = match Echoing::start(&opened, keep) {
                 Ok(engine) => engine,
                 Err(error) => return drop(tell.send(Err(error))),
             };
@@ -193,7 +197,7 @@ impl Drop for Serving {
 }
 
 struct Server {
-    engine: Recorded,
+    engine: Echoing,
     codec: Arc<Codec>,
     /// In the order in which they were asked.
     waiting: VecDeque<Wanted>,
@@ -371,10 +375,13 @@ impl Server {
         match self.sequences.take(event) {
             None
             | Some(Change::Token {
-                taken: Taken::Dropped,
+                taken: Taken::Dropped | Taken::OfPrompt,
                 ..
             }) => {}
             Some(Change::Token { with, live, .. }) => {
+                if let Some(echo) = live.echo() {
+                    (with.tell)(Ok(Output::Prompt(echo)));
+                }
                 let Some(id) = live.last_id() else { return };
                 let output = Output::Token {
                     id,
@@ -386,9 +393,12 @@ impl Server {
             Some(Change::End {
                 mut with,
                 reason,
-                live,
+                mut live,
                 timing,
             }) => {
+                if let Some(echo) = live.echo() {
+                    (with.tell)(Ok(Output::Prompt(echo)));
+                }
                 let told = live.told_bytes();
                 let outcome = live.end(reason, timing).outcome;
                 let rest = outcome.iter().map(|outcome| &outcome.text[told..]);

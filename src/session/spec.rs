@@ -54,6 +54,9 @@ pub struct RunSpec {
     pub defaults: Options,
     /// Seed of the run: with a question's number it keys the sampling of one that has no seed of its own.
     pub seed: u64,
+    /// Completions may ask for their prompts' logprobs (`echo`), for which a GPU captures more graphs and has more to do in each
+    /// step. On a CPU they always may.
+    pub prompt_logprobs: bool,
 }
 
 impl RunSpec {
@@ -82,6 +85,7 @@ impl RunSpec {
             text_timeout: threads::DEFAULT_LIMIT,
             defaults: Options::default(),
             seed: 0,
+            prompt_logprobs: false,
         }
     }
 

@@ -47,6 +47,7 @@ impl Texts {
             defaults: opened.spec.defaults.clone().or(&last),
             advised_new_tokens: opened.generation.max_new_tokens,
             run_seed: opened.spec.seed,
+            prompt_logprobs: opened.delivers,
         };
         Ok(Self {
             codec: Arc::new(codec),

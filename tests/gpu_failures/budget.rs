@@ -90,6 +90,8 @@ fn holds(arguments: &[&str]) {
     let as_shown = |with: &[&str]| {
         let arguments = [arguments, with].concat();
         assert_eq!(score(&arguments), expected, "score {arguments:?}");
+        let scores_too = [&arguments[..], &["--prompt-logprobs"]].concat();
+        assert_eq!(generate(&scores_too), expected, "{scores_too:?}");
         let expected = Bytes {
             pinned: expected.pinned - logits_ring,
             ..expected
@@ -101,6 +103,28 @@ fn holds(arguments: &[&str]) {
     let folder = tempfile::tempdir().unwrap();
     let record = folder.path().join("record").to_str().unwrap().to_owned();
     as_shown(&["--record", &record]);
+}
+
+/// A row that asks for more than its run is ready for is told what to do.
+#[test]
+fn logprobs_of_prompts_are_had_where_the_run_is_ready_for_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let input = folder.path().join("in.jsonl").to_str().unwrap().to_owned();
+    let row = |id: usize, more: &str| {
+        format!(
+            "{{\"custom_id\":{id},\"url\":\"/v1/completions\",\"body\":{{\"prompt\":\"ab\",\"echo\":true{more}}}}}\n"
+        )
+    };
+    let wanted = ["", ",\"logprobs\":1", ",\"max_tokens\":0"];
+    let rows = wanted.iter().enumerate().map(|(id, more)| row(id, more));
+    fs::write(&input, rows.collect::<String>()).unwrap();
+    let run = Run::generate("device-graph").and(&["--input", &input]);
+    let answers = run.end().rows();
+    assert!(answers[0]["error"].is_null(), "{}", answers[0]);
+    for answer in &answers[1..] {
+        let message = answer["error"]["message"].as_str().unwrap();
+        assert!(message.contains("--prompt-logprobs"), "{message}");
+    }
 }
 
 #[test]

@@ -97,6 +97,7 @@ pub fn outcome(output_ids: Vec<u32>, finish: Finish) -> Outcome {
         finish,
         prompt_tokens: 1,
         logprobs: None,
+        echo: None,
         timing: Timing::default(),
     }
 }

@@ -15,7 +15,7 @@ const ROWS: [&str; 5] = [
     r#"{"id":17,"prompt":"caf\u00e9 \ud83d\ude00","seed":18446744073709551615}"#,
     r#"{"messages":[{"role":"user","content":[{"type":"text","text":"a"}]},{"role":"assistant","content":null,"tool_calls":[]}],"tools":[{"name":"f"}]}"#,
     r#"{"custom_id":"c","method":"POST","url":"/v1/chat/completions","body":{"model":"m","messages":[{"role":"user","content":"hi"}],"max_tokens":3,"logprobs":true,"top_logprobs":2,"n":1,"stop":"x","response_format":{"type":"text"}}}"#,
-    r#"{"custom_id":"d","method":"POST","url":"/v1/completions","body":{"prompt":[[1,2]],"max_tokens":3,"logprobs":2,"echo":false,"logit_bias":{}}}"#,
+    r#"{"custom_id":"d","method":"POST","url":"/v1/completions","body":{"prompt":[[1,2]],"max_tokens":3,"logprobs":2,"echo":true,"logit_bias":{}}}"#,
 ];
 const PIECES: [&str; 22] = [
     "null",

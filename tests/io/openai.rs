@@ -1,12 +1,15 @@
 //! Rows of the OpenAI batch format.
 
 use crate::fakes::{CODEC, outcome};
+use crate::rows::{ROW, rules};
 use serde_json::{Value, json};
 use tailgraph::io::answer::{Finish, Label, Origin, failed, served};
 use tailgraph::io::line::parse;
 use tailgraph::io::openai::Carrier;
+use tailgraph::io::prepare::{Rules, prepare};
 use tailgraph::io::row::{Endpoint, Format, Prompt};
 use tailgraph::io::{Code, openai, openai_answer};
+use tailgraph::runtime::Logits;
 
 fn chat(body: &str) -> tailgraph::io::Row {
     let line = format!(
@@ -47,6 +50,49 @@ fn completions_take_text_or_ids() {
     assert_eq!(prompt("[1,2]"), Ok(Prompt::Ids(vec![1, 2])));
     assert_eq!(prompt("[[1,2]]"), Ok(Prompt::Ids(vec![1, 2])));
     assert_eq!(prompt("7").unwrap_err().code, Code::InvalidRequest);
+}
+
+#[test]
+fn a_prompt_is_repeated_where_that_is_asked_for() {
+    let prepared = |fields: &str, prompt_logprobs: bool| {
+        let line = format!(
+            r#"{{"custom_id":1,"url":"/v1/completions","body":{{"prompt":"h\u00e9",{fields}}}}}"#
+        );
+        let rules = Rules {
+            prompt_logprobs,
+            ..rules()
+        };
+        prepare(&rules, &CODEC, ROW, &parse(line.as_bytes(), 1).ask?)
+    };
+    let plain = prepared(r#""echo":true"#, false).unwrap();
+    assert_eq!(plain.request.logits, Logits::None);
+    let echo = plain.echo.unwrap();
+    assert_eq!(
+        (echo.text.as_str(), echo.logprobs.as_deref()),
+        ("h\u{e9}", None)
+    );
+    assert_eq!(echo.ids, plain.request.prompt);
+    assert!(echo.offsets.ends_with(&[0, 1, 1]), "{:?}", echo.offsets);
+    for (fields, logits) in [
+        (r#""echo":true,"logprobs":2"#, Logits::All),
+        (r#""echo":true,"logprobs":0,"max_tokens":0"#, Logits::All),
+        (r#""echo":true,"max_tokens":0"#, Logits::Last),
+    ] {
+        assert_eq!(
+            prepared(fields, true).unwrap().request.logits,
+            logits,
+            "{fields}"
+        );
+        let error = prepared(fields, false).unwrap_err();
+        assert_eq!(error.code, Code::Unsupported);
+        assert!(error.message.contains("--prompt-logprobs"), "{error}");
+    }
+    for fields in [r#""max_tokens":0"#, r#""echo":false,"max_tokens":0"#] {
+        let error = prepared(fields, true).unwrap_err();
+        assert!(error.message.contains("max_tokens: found 0"), "{error}");
+    }
+    let error = chat(r#","echo":true"#).ask.unwrap_err();
+    assert!(error.message.contains("body.echo: found true"), "{error}");
 }
 
 #[test]

@@ -20,6 +20,7 @@ pub fn rules() -> Rules {
         },
         advised_new_tokens: None,
         run_seed: 0,
+        prompt_logprobs: false,
     }
 }
 

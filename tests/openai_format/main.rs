@@ -85,11 +85,14 @@ fn batch() -> Vec<String> {
         }
         lines.push(row(&format!("chat-{i}"), "chat/completions", body));
     }
-    for i in 0..244 {
+    for i in 0..243 {
         let mut body = options[i % options.len()].clone();
         body["prompt"] = prompt(i);
         if i % 3 > 0 {
             body["logprobs"] = json!([0, 1, 5][i % 3]);
+        }
+        if i % 4 == 1 {
+            body["echo"] = json!(true);
         }
         lines.push(row(&format!("completion-{i}"), "completions", body));
     }
@@ -108,6 +111,11 @@ fn batch() -> Vec<String> {
             "too-long",
             "completions",
             json!({"prompt": "x".repeat(400)}),
+        ),
+        row(
+            "prompt-alone",
+            "completions",
+            json!({"prompt": ["once", [12, 13]], "echo": true, "max_tokens": 0, "logprobs": 2}),
         ),
         row("bad-id", "completions", json!({"prompt": [99_999_999]})),
         row(

@@ -3,12 +3,17 @@
 use crate::common::program::run_with_input;
 use crate::{Response, Server};
 use serde_json::{Value, json};
+use std::io::Read;
 use std::path::Path;
 use std::time::Duration;
 
 fn rows(count: usize, tokens: usize) -> String {
     let row = |number: usize| {
-        let body = json!({"prompt": format!("row {number}"), "max_tokens": tokens});
+        let mut body = json!({"prompt": format!("row {number}"), "max_tokens": tokens});
+        if number % 3 == 1 {
+            body["echo"] = json!(true);
+            body["logprobs"] = json!(1);
+        }
         let row = json!({"custom_id": format!("r{number}"), "method": "POST", "url": "/v1/completions", "body": body});
         format!("{row}\n")
     };
@@ -64,6 +69,73 @@ fn serve(folder: &Path) -> Server {
     Server::start(&["--max-seqs", "4", "--batches", folder.to_str().unwrap()])
 }
 
+/// What `generate` answers to the rows of a batch.
+fn generated(content: &str) -> Vec<Value> {
+    let args = [
+        "generate",
+        "--model",
+        "random:tiny",
+        "--device",
+        "cpu",
+        "-q",
+    ];
+    bare(&run_with_input(&args, content).stdout)
+}
+
+fn content_of(server: &Server, batch: &Value, field: &str) -> Vec<Value> {
+    let id = batch[field].as_str().unwrap();
+    bare(&server.get(&format!("/v1/files/{id}/content")).text)
+}
+
+#[test]
+fn a_batch_goes_on_after_its_server_was_killed_and_no_row_is_lost_or_doubled() {
+    let folder = tempfile::tempdir().unwrap();
+    let content = rows(400, 16);
+    let mut server = serve(folder.path());
+    let id = begin(&server, &content);
+    let journal = folder.path().join(format!(
+        "{}-output.jsonl.partial",
+        id.replace("batch_", "file-")
+    ));
+    let journaled = |least: usize| {
+        for _ in 0..6000 {
+            let text = std::fs::read_to_string(&journal).unwrap_or_default();
+            if text.lines().count() >= least {
+                return text.lines().count();
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        panic!("{} does not grow", journal.display());
+    };
+    let mut done = 0;
+    for _ in 0..3 {
+        done = journaled(done + 20);
+        let body = json!({"prompt": "x", "max_tokens": 4000, "ignore_eos": true, "stream": true});
+        let mut stream = server.raw("/v1/completions", &body.to_string());
+        let mut first = [0; 64];
+        assert!(stream.read(&mut first).unwrap() > 0);
+        server.signal("-KILL");
+        let mut rest = Vec::new();
+        // Broken off or reset, but no end of an answer.
+        drop(stream.read_to_end(&mut rest));
+        assert!(!String::from_utf8_lossy(&rest).contains("[DONE]"));
+        assert_eq!(server.ended().code, -1, "by the signal");
+        server = serve(folder.path());
+    }
+    assert!(done < 400, "killed in the middle");
+    let batch = over(&server, &id);
+    assert_eq!(batch["status"], "completed", "{batch}");
+    assert_eq!(
+        batch["request_counts"],
+        json!({"total": 400, "completed": 400, "failed": 0})
+    );
+    assert_eq!(
+        content_of(&server, &batch, "output_file_id"),
+        generated(&content)
+    );
+    assert!(!journal.exists());
+}
+
 #[test]
 fn a_batch_goes_on_after_a_restart_and_gives_the_file_of_generate() {
     let folder = tempfile::tempdir().unwrap();
@@ -85,21 +157,15 @@ fn a_batch_goes_on_after_a_restart_and_gives_the_file_of_generate() {
         batch["request_counts"],
         json!({"total": 301, "completed": 300, "failed": 1})
     );
-    let content_of = |field: &str| {
-        let id = batch[field].as_str().unwrap();
-        server.get(&format!("/v1/files/{id}/content")).text
-    };
-    let args = [
-        "generate",
-        "--model",
-        "random:tiny",
-        "--device",
-        "cpu",
-        "-q",
-    ];
-    let expected = bare(&run_with_input(&args, &content).stdout);
-    assert_eq!(bare(&content_of("output_file_id")), expected[..300]);
-    assert_eq!(bare(&content_of("error_file_id")), expected[300..]);
+    let expected = generated(&content);
+    assert_eq!(
+        content_of(&server, &batch, "output_file_id"),
+        expected[..300]
+    );
+    assert_eq!(
+        content_of(&server, &batch, "error_file_id"),
+        expected[300..]
+    );
     let listed = server.get("/v1/files").json();
     assert_eq!(listed["data"].as_array().unwrap().len(), 3);
 }

@@ -46,6 +46,24 @@ fn bodies() -> Vec<(&'static str, Value)> {
             COMPLETIONS,
             json!({"prompt": "once", "max_tokens": 40, "stop": ["4", "<2"], "logprobs": 0}),
         ),
+        (
+            COMPLETIONS,
+            json!({"prompt": "onc\u{e9}", "echo": true, "max_tokens": 7}),
+        ),
+        (
+            COMPLETIONS,
+            json!({"prompt": ["onc\u{e9}", [72, 195, 73]], "echo": true, "max_tokens": 5, "n": 2, "temperature": 1, "seed": 3, "logprobs": 3}),
+        ),
+        (
+            COMPLETIONS,
+            json!({"prompt": ["a b", ""], "echo": true, "max_tokens": 0, "logprobs": 1}),
+        ),
+        (
+            COMPLETIONS,
+            json!({"prompt": [72], "echo": true, "max_tokens": 0}),
+        ),
+        (COMPLETIONS, json!({"prompt": "x", "max_tokens": 0})),
+        (CHAT, json!({"messages": user("x"), "echo": true})),
         (CHAT, json!({"messages": []})),
         (CHAT, json!({"messages": user("x"), "max_tokens": 0})),
         (CHAT, json!({"messages": user("x"), "max_tokens": 100_000})),

@@ -1,6 +1,7 @@
 //! `serve` as its clients see it: real sockets to the binary, with random:tiny on the CPU.
 //!
 //! - `interface`: each route, whole and in chunks, beside what `generate` answers to the same rows
+//! - `echo`: prompts repeated in answers, and their logprobs beside those of `score`
 //! - `faults`: clients that go away, send garbage, do not read or are too many; signals
 //! - `batches`: files and batches, over a restart
 //! - `package`: the openai package, unmodified
@@ -9,6 +10,7 @@
 mod common;
 
 mod batches;
+mod echo;
 mod faults;
 mod interface;
 mod package;

@@ -61,6 +61,10 @@ pub struct SamplingArgs {
     /// Return each token's logprob and this many alternatives (0 to 20)
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=MAX_LOGPROBS as i64))]
     pub logprobs: Option<u32>,
+    /// Let completions ask for their prompts' logprobs too (`echo` with `logprobs`, or without new tokens). A GPU captures more graphs
+    /// for that, and its steps take longer; on a CPU they always may
+    #[arg(long)]
+    pub prompt_logprobs: bool,
     /// Time limit of a row from when the scheduler receives it. Past it, a running row ends at its next token, a waiting one when its
     /// turn comes
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=MAX_TIMEOUT_MS))]

@@ -11,6 +11,8 @@ pub struct Ask {
     pub unasked: Option<u32>,
     pub names: &'static FieldNames,
     pub choices: Choices,
+    /// Each answer begins with its prompt, and has the prompt's logprobs where any are asked for. There may be no new tokens.
+    pub echo: bool,
 }
 
 /// How many answers a row asks for.
@@ -45,6 +47,7 @@ impl Ask {
             unasked: Some(DEFAULT_MAX_NEW_TOKENS),
             names: &FieldNames::OWN,
             choices: Choices::ONE,
+            echo: false,
         }
     }
 

@@ -152,7 +152,7 @@ fn overheads(
             0
         },
         logits_arithmetic: format!(
-            "two tiles of {lines} tokens' logits, {vocabulary} each, for `score` alone"
+            "two tiles of {lines} tokens' logits, {vocabulary} each, for `score` and --prompt-logprobs alone"
         ),
     })
 }
