@@ -19,6 +19,8 @@
 #define TG_MAX_STOP_IDS 16u
 #define TG_MAX_LOGPROBS 20u
 #define TG_MAX_BIASES 300u    /* of a request, at most; with the stop ids, fewer than the threads that sample a row */
+#define TG_MAX_BORDERS 4u     /* of shared prefixes in a prompt, at most */
+#define TG_MAX_PREFIXES 1024u /* shared prefixes that are there at once, at most */
 #define TG_MAX_BUCKETS 16u    /* per kind */
 #define TG_MAX_TAKES 256u     /* requests one turn admits or ends in the queue, at most */
 #define TG_PHASES 12u         /* of a turn, */
@@ -68,6 +70,12 @@ typedef struct tg_bias {
 #define TG_REQUEST_LOGITS_ALL 2u   /* deliver the logits of every prompt position (needs max_new_tokens 0; makes its steps TG_KIND_SCORE) */
 #define TG_REQUEST_UNLIMITED 4u    /* no limit was named: takes its pages as it goes, and may be preempted and recomputed (sched/grow.h) */
 
+/* Where a prefix ends that other prompts begin with too (sched/prefix.h). */
+typedef struct tg_border {
+  uint32_t prefix;  /* its number: the same in all requests that begin so, and in no others; 0: no border */
+  uint32_t tokens;  /* from the prompt's first on, fewer than the prompt has */
+} tg_border;
+
 /* Host to scheduler. The ring index is the request number. */
 typedef struct tg_request {
   uint64_t token_start;     /* absolute index of the prompt's first token in the token ring */
@@ -78,6 +86,7 @@ typedef struct tg_request {
   uint32_t stop_count;
   tg_sampling sampling;
   int32_t stop_ids[TG_MAX_STOP_IDS];  /* eos ids included; a sampled token among them ends the request */
+  tg_border borders[TG_MAX_BORDERS];  /* ascending, those that are none last; all none with TG_REQUEST_LOGITS_ALL */
 } tg_request;
 
 /* Host to scheduler: cancel this request. Pushed after the request itself; the number of one that has ended is passed over. */
@@ -105,7 +114,7 @@ typedef struct tg_event {
   uint64_t time_ns;       /* the turn's clock */
   uint32_t type;
   uint32_t detail;        /* END: TG_END_*; TOKEN: its request's tg_sampling.logprobs */
-  int32_t token;          /* TOKEN: the sampled id, or -1; END: -1 */
+  int32_t token;          /* TOKEN: the sampled id, or -1; END: prompt tokens that came from a shared prefix */
   uint32_t index;         /* TOKEN: 0 for the first new token; END: how many tokens were published */
   uint64_t seen_ns;       /* END: when the scheduler first saw the request, */
   uint64_t admitted_ns;   /* END: when it gave it a slot (0: never), */
@@ -169,6 +178,8 @@ typedef struct tg_outcome {
   uint32_t steps_in_flight;
   uint32_t preempted;      /* of the slots in use: those that gave their pages back and wait to be recomputed */
   uint32_t recomputed;     /* slots whose recomputation has begun in this turn */
+  uint32_t skipped;        /* prompt tokens that sequences of the composed step have from shared prefixes, and begin behind */
+  uint32_t prefixes;       /* shared prefixes that are there, or are being computed */
 } tg_outcome;
 
 /* One record for every turn with outcome.changed. */
@@ -317,7 +328,8 @@ typedef struct tg_config {
   uint32_t bias_capacity;    /* of the rings this state will be used with */
   uint32_t grow_tokens;      /* tokens for which a request without a limit takes pages beyond those it has; at least 1 */
   uint32_t chunk_share;      /* or one in so many of the prompt tokens yet to be read, where that is more than chunk_tokens; 0: never */
-  uint32_t pad[3];           /* what follows is copied 16 bytes at a time */
+  uint32_t prefixes;         /* places for shared prefixes: at most TG_MAX_PREFIXES; 0: nothing is shared */
+  uint32_t pad[2];           /* what follows is copied 16 bytes at a time */
 } tg_config;
 
 /* tg_slot.phase */
@@ -341,13 +353,16 @@ typedef struct tg_slot {
   uint32_t max_new_tokens;
   uint32_t prompt_tokens;
   uint32_t composed;         /* of what is to be read (prompt_tokens + generated, which stays while it is read), handed to steps so far */
-  uint32_t pages;            /* held */
+  uint32_t pages;            /* in its page table: those that its prefixes fill, which it does not own, and then its own */
   uint64_t admitted_ns;
   uint64_t first_ns;
   int32_t last_token;        /* the newest collected token: the next decode row's input; -1 before the first */
   uint32_t flags;            /* tg_request.flags */
   uint32_t stop_count;
   uint32_t recomputes;       /* how often it was recomputed, this time included: then its tokens are the kept ones */
+  uint32_t prefix;           /* the place of the longest prefix that it shares, or computes; TG_NONE */
+  uint32_t skipped;          /* prompt tokens that it has from a shared prefix */
+  uint32_t pad[2];           /* what follows is copied 16 bytes at a time */
   tg_sampling sampling;
   int32_t stop_ids[TG_MAX_STOP_IDS];
 } tg_slot;
@@ -367,6 +382,7 @@ static const int32_t TG_TOKEN_KEPT = INT32_MIN;
 #define TG_SEQUENCE_FIRST 1u   /* holds the prompt's first token: per-slot state starts afresh */
 #define TG_SEQUENCE_LAST 2u    /* holds the last token that is to be read, or is a decode row: something is sampled or delivered */
 #define TG_SEQUENCE_DECODE 4u
+#define TG_SEQUENCE_BORDER 8u  /* its last token is the last of the prefix that it computes: the slot's state goes to the prefix */
 
 /* The rows that one sequence has in a step: consecutive rows, consecutive positions. */
 typedef struct tg_sequence {
@@ -376,6 +392,10 @@ typedef struct tg_sequence {
   uint32_t first_position;
   uint32_t sample;     /* index among the step's sampled rows; TG_NONE: none */
   uint32_t flags;      /* TG_SEQUENCE_* */
+  uint32_t from;       /* the place of a prefix that its first token follows: per-slot state starts from the prefix's; TG_NONE */
+  uint32_t from_page;  /* the page whose tokens of that prefix go to the page of the first token beforehand; TG_NONE */
+  uint32_t computes;   /* the place of the prefix that its tokens are of, where it computes one; TG_NONE */
+  uint32_t border_page;/* with TG_SEQUENCE_BORDER: the page that the last token's page goes to afterwards; TG_NONE */
 } tg_sequence;
 
 /* A step descriptor: everything that is decided per step. Decode rows come first, in slot order; then prompt chunks. */
@@ -389,7 +409,7 @@ typedef struct tg_step {
   uint32_t decode_rows;
   uint32_t sequences;
   uint32_t sample_rows;
-  uint32_t pad;
+  uint32_t shares;        /* sequences that start from a prefix or end at the border of one */
   uint64_t row_table;       /* byte offsets from the start of tg_state: tg_row[step_tokens] */
   uint64_t sequence_table;  /* tg_sequence[slots] */
   uint64_t sample_table;    /* uint32_t[slots]: row of each sampled row, ascending */
@@ -397,6 +417,30 @@ typedef struct tg_step {
   uint64_t slot_sequence_table;  /* uint32_t[slots]: each slot's sequence in this step; TG_NONE: it has no rows here */
   uint64_t earlier_table;   /* the sampled_table of the step before */
 } tg_step;
+
+/* tg_prefix.phase */
+#define TG_PREFIX_FREE 0u
+#define TG_PREFIX_PENDING 1u   /* some of it is not composed yet */
+#define TG_PREFIX_READY 2u     /* all of it is composed */
+#define TG_PREFIX_GOING 3u     /* has no users: its pages come back in the next turn */
+
+/* A beginning that prompts share, with pages and a snapshot of per-slot state of its own. */
+typedef struct tg_prefix {
+  uint32_t number;       /* tg_border.prefix */
+  uint32_t tokens;
+  uint32_t parent;       /* the place of the prefix that it goes on from; TG_NONE */
+  uint32_t phase;
+  uint32_t users;        /* slots whose longest prefix it is, and prefixes that go on from it */
+  uint32_t first_page;   /* pages before this one are the parent's */
+  uint32_t pages;        /* its own: the last may hold fewer tokens than a page */
+  uint32_t chain_pages;  /* its own and those of all that it goes on from */
+  uint32_t slot;         /* TG_PREFIX_PENDING: who computes it; TG_NONE: nobody does */
+  uint32_t first_free;   /* in the turn that made it: its pages are free_page_table[first_free ..] */
+  uint64_t request;      /* of that slot */
+  uint64_t made;         /* the turn that made it */
+  uint64_t ready;        /* TG_PREFIX_READY: the step that has its last token; those after it may start from it */
+  uint64_t used;         /* the turn that its last user left in */
+} tg_prefix;
 
 /* A queue of step numbers between two stages, with credits: at most `depth` posted and not yet taken. Stage s takes from mailbox[s] and
  * posts to the next one; mailbox[0] brings finished steps back to the scheduler. */
@@ -427,6 +471,9 @@ typedef struct tg_state {
   uint64_t prefill_table;    /* uint32_t[slots]: slots in prefill, in the order of their requests */
   uint64_t preempted_table;   /* uint32_t[slots]: preempted slots, a stack with the oldest request on top */
   uint64_t kept_table;       /* int32_t[slots][max_context]: of sequences without a limit, the tokens so far by position */
+  uint64_t prefix_table;     /* tg_prefix[prefixes]: prefix `number` has place number % prefixes */
+  uint64_t prefix_page_table;/* uint32_t[prefixes][max_pages]: like page_table; a prefix's own pages */
+  uint64_t going_table;      /* uint32_t[prefixes]: those that go */
   uint64_t pending_table;    /* tg_event[2 * slots + TG_MAX_TAKES]: events not yet published */
   uint64_t pending_sample_table; /* uint32_t[]: beside each, its index in the returned step's sampled_table; TG_NONE: none */
   /* from here to the end of the block: dead between turns */
@@ -434,6 +481,7 @@ typedef struct tg_state {
   uint64_t ended_table;      /* slots that ended this turn: [slots] */
   uint64_t wanting_table;    /* uint32_t[slots]: slots that want pages, in the order of their requests */
   uint64_t taken_table;      /* pages that were given out this turn: [slots + TG_MAX_TAKES] */
+  uint64_t made_table;       /* uint32_t[prefixes]: prefixes that were made this turn */
   tg_inputs inputs;
   tg_outcome outcome;
   uint64_t turn;
@@ -455,6 +503,10 @@ typedef struct tg_state {
   uint32_t pending_published;/* of those, how many are out already */
   uint32_t preempted;         /* entries of preempted_table */
   uint32_t leaving;          /* the slot in TG_SLOT_LEAVING: one at a time; TG_NONE */
+  uint32_t prefixes;         /* places that are not free */
+  uint32_t idle_prefixes;    /* of those, ready and without users */
+  uint32_t going;            /* entries of going_table */
+  uint32_t pad[3];           /* what follows is copied 16 bytes at a time */
   tg_claimer claimer;
   tg_step steps[TG_MAX_STEPS];
   tg_mailbox mailbox[TG_MAX_STAGES];

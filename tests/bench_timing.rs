@@ -27,6 +27,7 @@ const OPTIONS: EngineOptions = EngineOptions {
     chunk_share: 0,
     chunk_align: 64,
     steps_in_flight: 1,
+    prefixes: 0,
     record: false,
 };
 

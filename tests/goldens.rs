@@ -106,6 +106,7 @@ fn run(model: &Arc<Model>, cut: Cut, requests: &[Request]) -> (Vec<Vec<u32>>, Ar
         chunk_share: 0,
         chunk_align: cut.chunk,
         steps_in_flight: cut.stages as u32,
+        prefixes: 0,
         record: false,
     };
     let sink = Arc::new(Collected::default());

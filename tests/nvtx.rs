@@ -84,6 +84,7 @@ fn serve() {
         chunk_share: 0,
         chunk_align: 1,
         steps_in_flight: 1,
+        prefixes: 0,
         record: false,
     };
     let mut engine = SingleEngine::start(vec![Box::new(Idle)], &bucket_sizes, &options).unwrap();

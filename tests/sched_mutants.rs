@@ -21,7 +21,7 @@ const LIBRARY: &str = "TAILGRAPH_SCHED_LIBRARY";
 const HISTORIES: &str = "TAILGRAPH_SCHED_HISTORIES";
 
 /// The sites of TG_MUT in kernels/sched, and what the bug is.
-const MUTANTS: [(u32, &str); 59] = [
+const MUTANTS: [(u32, &str); 69] = [
     (1, "mailbox: one step more than there are credits"),
     (2, "gather: takes a returned step while events wait"),
     (3, "collect: a cancelled slot still gives its token"),
@@ -99,6 +99,16 @@ const MUTANTS: [(u32, &str); 59] = [
         "admit: logprobs have room for as many events as the ring",
     ),
     (60, "publish: more unread than may be is room without end"),
+    (61, "prefix: the page that it ends in is not copied"),
+    (62, "prefix: one that nobody computes any more is idle"),
+    (63, "prefix: the one that a request needs goes"),
+    (64, "prefix: nobody takes over what another has begun"),
+    (65, "prefix: is used in the step that computes it"),
+    (66, "prefix: its pages come back with a slot's"),
+    (67, "routine: the front waits although a prefix could go"),
+    (68, "routine: a prefix that goes is passed over"),
+    (69, "admit: shares more than the pool has room for"),
+    (70, "publish: the tokens of a prefix are not kept"),
 ];
 
 /// Those of a core that claims from a queue.

@@ -10,13 +10,14 @@ mod sched;
 use common::random::Random;
 use sched::api::Api;
 use sched::coverage::Coverage;
-use sched::history::{self, Options};
+use sched::history::{self, Choice, Options};
 use sched::machine::{Lanes, Machine, Order};
-use sched::{check, claims, for_seeds, replay, world::World};
+use sched::{check, claims, for_seeds, replay, script, world::World};
+use tailgraph::sys::abi;
 
 const HISTORIES: u64 = 100_000;
 /// How often each rare branch must have been taken.
-const RARE: u64 = 1000;
+const RARE: u64 = 500;
 
 fn number(variable: &str) -> Option<u64> {
     std::env::var(variable)
@@ -110,6 +111,47 @@ fn a_replay_gives_the_same_steps() {
     )
     .unwrap_or_else(|message| panic!("{message}"));
     assert!(steps > 10_000, "only {steps} steps were replayed");
+}
+
+/// Every order of seven arrivals, cancels, steps that come back and timeouts, where requests share prefixes.
+#[test]
+fn prefixes_are_shared_whatever_happens_when() {
+    const CHOICES: u32 = 7;
+    let api = Api::linked();
+    let one = script::config();
+    let two_stages = abi::tg_config {
+        stages: 2,
+        steps_in_flight: 2,
+        ..one
+    };
+    let ahead = abi::tg_config {
+        ahead: 1,
+        steps_in_flight: 2,
+        ..one
+    };
+    let orders = (Choice::ALL.len() as u64).pow(CHOICES);
+    let mut coverage = Coverage::default();
+    for config in [one, two_stages, ahead] {
+        let run = |order: u64| {
+            let choice = |at| Choice::ALL[(order >> (2 * at)) as usize % Choice::ALL.len()];
+            let choices: Vec<Choice> = (0..CHOICES).map(choice).collect();
+            history::explore(api, order, World::alike(&config), &choices)
+                .map_err(|message| format!("{choices:?} of {config:?}: {message}"))
+        };
+        for_seeds(orders, run, |found| coverage.add(&found))
+            .unwrap_or_else(|message| panic!("{message}"));
+    }
+    for (branch, count) in [
+        ("waited", coverage.waited_for_a_prefix),
+        ("took over", coverage.took_a_prefix_over),
+        ("began behind", coverage.began_behind_a_prefix),
+        ("place wanted", coverage.place_was_wanted),
+        ("made room", coverage.prefix_made_room),
+        ("was preempted", coverage.left_with_a_prefix),
+    ] {
+        println!("{branch:16} {count}");
+        assert!(count > 100, "{branch}: {count} times");
+    }
 }
 
 /// Two cores laid out over different patterns differ in the gaps alone, and turns leave those alone.

@@ -24,6 +24,7 @@ fn options() -> EngineOptions {
         chunk_share: 0,
         chunk_align: 4,
         steps_in_flight: STAGES + 1,
+        prefixes: 0,
         record: true,
     }
 }
@@ -62,6 +63,7 @@ fn request(number: u64) -> Request {
         stop_ids: Vec::new(),
         min_new_tokens: 0,
         biases: Vec::new(),
+        borders: Vec::new(),
         sampling: Sampling {
             logprobs: number.is_multiple_of(3).then_some(2),
             ..Sampling::default()

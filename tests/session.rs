@@ -128,6 +128,7 @@ fn generate_answers_the_same() {
             created: 7,
         },
         window: 8,
+        prefixes: None,
         progress: Progress::new(true, None),
         interrupt: &never,
     };

@@ -38,8 +38,15 @@ constexpr int SAMPLE_BLOCKS = 1;
 constexpr int SAMPLE_BLOCKS = 2;
 #endif
 
+/* What penalties know of a slot begins as its prefix left it, without one empty. */
+__device__ inline void begin_bits(uint32_t *bits, const uint32_t *before, uint32_t vocabulary) {
+  for (uint32_t i = threadIdx.x; i < (vocabulary + 31) / 32; i += TG_SEEN_THREADS) bits[i] = before ? before[i] : 0;
+  __syncthreads();
+}
+
 /* Notes the step's tokens, for slots with penalties, before tg_sample, which notes them itself in decode steps. Tokens past the prompt
- * are of the answer, which a sequence that is recomputed has before its decode rows.
+ * are of the answer, which a sequence that is recomputed has before its decode rows. The bits of shared prefixes lie behind those of slots:
+ * whoever computes one notes its tokens there too, whether it has penalties or not, for others that start from it.
  * Launch: grid = most sequences of a step. */
 extern "C" __global__ void __launch_bounds__(TG_SEEN_THREADS)
     tg_mark_seen(uint32_t *seen, uint16_t *counts, const tg_state *state, const tg_step *step, uint32_t vocabulary) {
@@ -48,14 +55,17 @@ extern "C" __global__ void __launch_bounds__(TG_SEEN_THREADS)
   const tg_sequence sequence = table<tg_sequence>(state, step->sequence_table)[blockIdx.x];
   const tg_slot &slot = table<tg_slot>(state, state->slot_table)[sequence.slot];
   const Penalties penalties = penalties_of(slot.sampling, seen, counts, sequence.slot, vocabulary);
-  if (!penalties.any()) return;
   const tg_row *rows = table<tg_row>(state, step->row_table) + sequence.first_row;
-  const bool first = sequence.flags & TG_SEQUENCE_FIRST;
-  const uint32_t prompt = max(slot.prompt_tokens, sequence.first_position) - sequence.first_position; /* rows of it, or more */
-  if (first) {
-    for (uint32_t i = threadIdx.x; i < (vocabulary + 31) / 32; i += TG_SEEN_THREADS) penalties.seen[i] = 0;
-    __syncthreads();
+  auto of_prefix = [&](uint32_t place) { return place == TG_NONE ? nullptr : bits_of(seen, state->config.slots + place, vocabulary); };
+  const uint32_t *before = of_prefix(sequence.from);
+  const bool first = before || sequence.flags & TG_SEQUENCE_FIRST;
+  if (uint32_t *computed = of_prefix(sequence.computes)) {
+    if (first) begin_bits(computed, before, vocabulary);
+    for (uint32_t i = threadIdx.x; i < sequence.rows; i += TG_SEEN_THREADS) mark(computed, row_token(state, step, rows + i));
   }
+  if (!penalties.any()) return;
+  const uint32_t prompt = max(slot.prompt_tokens, sequence.first_position) - sequence.first_position; /* rows of it, or more */
+  if (first) begin_bits(penalties.seen, penalties.repeats() ? before : nullptr, vocabulary);
   for (uint32_t i = (penalties.repeats() ? 0 : prompt) + threadIdx.x; i < sequence.rows; i += TG_SEEN_THREADS)
     mark(penalties.seen, row_token(state, step, rows + i));
   if (!penalties.counted()) return;

@@ -4,6 +4,13 @@
 
 #include "sched/collect.h"
 
+/* How many prefixes a request names. */
+TG_FN uint32_t tg_borders_of(const tg_request *request) {
+  uint32_t count = 0u;
+  while (count < TG_MAX_BORDERS && request->borders[count].prefix != 0u) count++;
+  return count;
+}
+
 /* Whether this request could ever be admitted. */
 TG_FN uint32_t tg_is_servable(const tg_state *state, const tg_request *request) {
   uint64_t tokens = tg_all_tokens(request->prompt_tokens, request->max_new_tokens);
@@ -15,6 +22,12 @@ TG_FN uint32_t tg_is_servable(const tg_state *state, const tg_request *request) 
   if (request->max_new_tokens == 0u ? !scores : !generates) return 0u;
   if (logprobs != TG_LOGPROBS_NONE && logprobs > TG_MAX_LOGPROBS) return 0u;
   if (request->sampling.bias_count > state->config.bias_capacity) return 0u;
+  uint32_t border = 0u;
+  for (uint32_t i = 0u; i < tg_borders_of(request); i++) {
+    if (request->borders[i].tokens <= border || flags == TG_REQUEST_LOGITS_ALL) return 0u;
+    border = request->borders[i].tokens;
+  }
+  if (border >= request->prompt_tokens) return 0u;
   return tokens <= state->config.max_context && tg_pages_of(state, tokens) <= state->config.pages;
 }
 
@@ -23,6 +36,77 @@ TG_FN uint32_t tg_pages_of_request(const tg_state *state, const tg_request *requ
   uint64_t all_tokens = tg_all_tokens(request->prompt_tokens, request->max_new_tokens);
   if (!(request->flags & TG_REQUEST_UNLIMITED)) return tg_pages_of(state, all_tokens);
   return tg_pages_to_grow(state, request->prompt_tokens, all_tokens);
+}
+
+/* What a request would share if it were admitted now. */
+typedef struct tg_share {
+  uint32_t base;                 /* the longest of its prefixes that is there or pending: its place; TG_NONE: none is */
+  uint32_t count;                /* prefixes that it would make, each of which goes on from the one before, */
+  uint32_t made[TG_MAX_BORDERS]; /* by their index among its borders */
+  uint32_t pages;                /* that it takes from the pool, for these and for itself, */
+  uint32_t own;                  /* and for itself alone */
+  uint32_t in_the_way;           /* the place of a prefix without users that has to go first, or does; TG_NONE */
+} tg_share;
+
+TG_FN uint32_t tg_place_of(const tg_state *state, const tg_border *border) { return border->prefix % state->config.prefixes; }
+
+/* A prefix is not made where its place is in use: then its tokens are the next one's, or the request's own. */
+TG_FN tg_share tg_share_of(tg_state *state, const tg_request *request) {
+  const uint32_t page_tokens = state->config.page_tokens;
+  const uint32_t pages = tg_pages_of_request(state, request);
+  tg_share share = {TG_NONE, 0u, {0u}, pages, pages, TG_NONE};
+  const tg_share nothing = share;
+  const uint32_t borders = state->config.prefixes ? tg_borders_of(request) : 0u;
+  if (borders == 0u) return nothing;
+  uint32_t first = borders;
+  while (first > 0u && share.base == TG_NONE) {
+    const tg_border *border = &request->borders[--first];
+    const tg_prefix *prefix = tg_prefix_at(state, tg_place_of(state, border));
+    uint32_t is_there = prefix->phase == TG_PREFIX_READY || prefix->phase == TG_PREFIX_PENDING;
+    if (is_there && prefix->number == border->prefix && prefix->tokens == border->tokens) share.base = tg_place_of(state, border);
+  }
+  uint32_t filled = tg_pages_filled(state, share.base);
+  uint32_t chain = share.base == TG_NONE ? 0u : tg_prefix_at(state, share.base)->chain_pages;
+  share.pages = 0u;
+  for (uint32_t i = first + (share.base != TG_NONE); i < borders; i++) {
+    const uint32_t place = tg_place_of(state, &request->borders[i]);
+    uint32_t taken = tg_prefix_at(state, place)->phase != TG_PREFIX_FREE;
+    uint32_t goes = tg_is_idle(tg_prefix_at(state, place)) || tg_prefix_at(state, place)->phase == TG_PREFIX_GOING;
+    if (goes && place != share.base) share.in_the_way = place;
+    for (uint32_t j = 0u; j < share.count; j++) taken |= tg_place_of(state, &request->borders[share.made[j]]) == place;
+    if (taken) continue;
+    share.made[share.count++] = i;
+    share.pages += tg_ceil_div(request->borders[i].tokens, page_tokens) - filled;
+    filled = request->borders[i].tokens / page_tokens;
+  }
+  uint64_t all_tokens = tg_all_tokens(request->prompt_tokens, request->max_new_tokens);
+  if (TG_MUT(69, chain + share.pages + tg_pages_of(state, all_tokens) - filled > state->config.pages, 0)) return nothing;
+  share.own = pages - filled;
+  share.pages += share.own;
+  return share;
+}
+
+/* Lane 0: makes what the request shares, and pages for it. Returns the place of its longest prefix; TG_NONE: it has none. */
+TG_FN uint32_t tg_make_prefixes(tg_state *state, const tg_request *request, const tg_share *share, uint32_t *free_pages) {
+  tg_turn *turn = tg_scratch(state);
+  uint32_t parent = share->base;
+  for (uint32_t i = 0u; i < share->count; i++) {
+    const tg_border *border = &request->borders[share->made[i]];
+    const uint32_t place = tg_place_of(state, border);
+    const uint32_t first = tg_pages_filled(state, parent);
+    const uint32_t pages = tg_ceil_div(border->tokens, state->config.page_tokens) - first;
+    const uint32_t before = parent == TG_NONE ? 0u : tg_prefix_at(state, parent)->chain_pages;
+    if (parent != TG_NONE) tg_use_prefix(state, parent);
+    *free_pages -= pages;
+    const tg_prefix prefix = {border->prefix, border->tokens, parent,  TG_PREFIX_PENDING, 0u, first, pages, before + pages,
+                              TG_NONE,        *free_pages,    TG_NONE, state->turn,       0u, 0u};
+    *tg_prefix_at(state, place) = prefix;
+    tg_words(state, state->made_table)[turn->made++] = place;
+    state->prefixes++;
+    parent = place;
+  }
+  if (parent != TG_NONE) tg_use_prefix(state, parent);
+  return parent;
 }
 
 /* Why the front of the queue ends without a slot; TG_END_NONE: it does not. */
@@ -58,6 +142,7 @@ TG_FN void tg_fill_slot(tg_slot *slot, const tg_request *request, uint64_t numbe
   slot->last_token = -1;
   slot->flags = request->flags;
   slot->stop_count = request->stop_count;
+  slot->prefix = TG_NONE;
   slot->sampling = request->sampling;
   for (uint32_t i = 0u; i < TG_MAX_STOP_IDS; i++) slot->stop_ids[i] = request->stop_ids[i];
 }
@@ -72,16 +157,26 @@ TG_FN uint32_t tg_admit_front(tg_state *state, uint32_t free_pages, uint32_t at)
     const tg_request *front = tg_waiting_at(state, number);
     uint32_t reason = tg_front_end(state, front, seen_ns);
     if (reason != TG_END_NONE) {
-      const tg_event end = {number, now_ns, TG_EVENT_END, reason, -1, 0u, seen_ns, 0u, 0u, 0u};
+      const tg_event end = {number, now_ns, TG_EVENT_END, reason, 0, 0u, seen_ns, 0u, 0u, 0u};
       tg_pending(state)[at] = end;
       tg_words(state, state->pending_sample_table)[at++] = TG_NONE;
     } else {
-      uint32_t pages = tg_pages_of_request(state, front);
+      const tg_share share = tg_share_of(state, front);
       uint32_t index = tg_free_slot(state);
-      if (index == TG_NONE || TG_MUT(9, pages > free_pages, pages >= free_pages)) break;
+      if (index == TG_NONE) break;
+      if (share.in_the_way != TG_NONE) {
+        tg_let_idle_go(state, share.in_the_way);
+        break;
+      }
+      if (TG_MUT(9, share.pages > free_pages, share.pages >= free_pages)) {
+        tg_make_room(state, share.pages - free_pages, share.base);
+        break;
+      }
       tg_fill_slot(&tg_slots(state)[index], front, number, seen_ns, now_ns);
+      tg_slots(state)[index].prefix = tg_make_prefixes(state, front, &share, &free_pages);
+      tg_slots(state)[index].pages = tg_pages_filled(state, tg_slots(state)[index].prefix);
       if (tg_claims(state)) *tg_number_of_slot(state, index) = *tg_number_at(state, number);
-      free_pages = tg_give_pages(state, index, pages, free_pages);
+      free_pages = tg_give_pages(state, index, share.own, free_pages);
       tg_words(state, state->free_slot_table)[index / 32u] &= ~(1u << (index % 32u));
       tg_words(state, state->prefill_table)[state->prefill++] = index;
       state->running++;
@@ -97,9 +192,9 @@ TG_FN uint32_t tg_admit_front(tg_state *state, uint32_t free_pages, uint32_t at)
   return free_pages;
 }
 
-/* All lanes: the first `count` pages of a slot go back on the stack, which holds `free_pages`. Returns what it holds then. */
-TG_FN uint32_t tg_put_pages(tg_state *state, uint32_t slot, uint32_t count, uint32_t free_pages, uint32_t lane, uint32_t lanes) {
-  const uint32_t *pages = tg_words(state, state->page_table) + (uint64_t)slot * state->max_pages;
+/* All lanes: pages go back on the stack, which holds `free_pages`. Returns what it holds then. */
+TG_FN uint32_t tg_put_pages(tg_state *state, const uint32_t *pages, uint32_t count, uint32_t free_pages, uint32_t lane,
+                            uint32_t lanes) {
   uint32_t *stack = tg_words(state, state->free_page_table) + free_pages;
   if (count > state->config.pages - free_pages) {
     tg_set_bits(&state->broken, 1u); /* more pages than the pool has: every lane sees it */
@@ -109,6 +204,11 @@ TG_FN uint32_t tg_put_pages(tg_state *state, uint32_t slot, uint32_t count, uint
   return free_pages + count;
 }
 
+TG_FN uint32_t tg_put_pages_of(tg_state *state, const tg_ended *gone, uint32_t free_pages, uint32_t lane, uint32_t lanes) {
+  const uint32_t *pages = tg_words(state, state->page_table) + (uint64_t)gone->slot * state->max_pages;
+  return tg_put_pages(state, pages + gone->first, gone->count, free_pages, lane, lanes);
+}
+
 /* Phase: all lanes put the pages of slots that ended, and of one that left, back on the stack; lane 0 meanwhile does the
  * bookkeeping and hands pages out. It touches no page entry: those follow in the next phase. */
 TG_FN void tg_phase_admit(tg_state *state, uint32_t lane, uint32_t lanes) {
@@ -116,31 +216,36 @@ TG_FN void tg_phase_admit(tg_state *state, uint32_t lane, uint32_t lanes) {
   if (!turn->open) return;
   uint32_t ended = TG_COUNTED(turn->totals, TG_ENDS);
   uint32_t free_pages = state->free_pages;
-  for (uint32_t i = 0u; i < ended; i++) {
-    const tg_ended *gone = &tg_ended_list(state)[i];
-    uint32_t count = TG_MUT(12, gone->pages, gone->pages - (gone->pages != 0u));
-    free_pages = tg_put_pages(state, gone->slot, count, free_pages, lane, lanes);
+  for (uint32_t i = 0u; i < ended; i++) free_pages = tg_put_pages_of(state, &tg_ended_list(state)[i], free_pages, lane, lanes);
+  if (turn->back.slot != TG_NONE) free_pages = tg_put_pages_of(state, &turn->back, free_pages, lane, lanes);
+  for (uint32_t i = 0u; i < turn->going; i++) {
+    const uint32_t place = tg_words(state, state->going_table)[i];
+    const tg_prefix *prefix = tg_prefix_at(state, place);
+    const uint32_t *pages = tg_prefix_pages(state, place) + prefix->first_page;
+    free_pages = tg_put_pages(state, pages, prefix->pages, free_pages, lane, lanes);
   }
-  if (turn->back != TG_NONE) free_pages = tg_put_pages(state, turn->back, turn->back_pages, free_pages, lane, lanes);
   if (lane != 0u) return;
 
   for (uint32_t i = 0u; i < ended; i++) {
     uint32_t slot = tg_ended_list(state)[i].slot;
     tg_words(state, state->free_slot_table)[slot / 32u] |= 1u << (slot % 32u);
     if (slot == state->leaving) state->leaving = TG_NONE;
+    tg_leave_prefix(state, tg_slots(state)[slot].prefix);
   }
   state->running -= ended;
   if (ended + TG_COUNTED(turn->totals, TG_MARKED) != 0u) {
     tg_prune(state, state->prefill_table, &state->prefill, TG_SLOT_PREFILL);
   }
   if (turn->preempted_ends) tg_prune(state, state->preempted_table, &state->preempted, TG_SLOT_PREEMPTED);
-  if (turn->back != TG_NONE) { /* those that are preempted already are newer than it, and than all that run */
-    tg_slot *slot = &tg_slots(state)[turn->back];
+  if (turn->back.slot != TG_NONE) { /* those that are preempted already are newer than it, and than all that run */
+    tg_slot *slot = &tg_slots(state)[turn->back.slot];
+    tg_leave_prefix(state, slot->prefix);
+    slot->prefix = TG_NONE; /* it is recomputed without */
     slot->phase = TG_SLOT_PREEMPTED;
     slot->pages = 0u;
     slot->composed = TG_MUT(41, 0u, slot->composed);
     state->leaving = TG_NONE;
-    tg_words(state, state->preempted_table)[state->preempted++] = turn->back;
+    tg_words(state, state->preempted_table)[state->preempted++] = turn->back.slot;
   }
   if (turn->returned_step != TG_NO_STEP) state->steps_collected++;
   const tg_claimer *claimer = &state->claimer;
@@ -151,6 +256,8 @@ TG_FN void tg_phase_admit(tg_state *state, uint32_t lane, uint32_t lanes) {
   state->controls_taken = state->inputs.control_head;
   turn->taken = 0u;
   turn->takes = 0u;
+  turn->made = 0u;
+  turn->skipped = 0u;
   turn->marked = TG_NONE;
   turn->recomputed = 0u;
   turn->pending = state->pending;
@@ -167,26 +274,48 @@ TG_FN void tg_phase_admit(tg_state *state, uint32_t lane, uint32_t lanes) {
   turn->free_pages = free_pages;
 }
 
-/* All lanes: the pages that were handed out go into the page tables of their slots. */
+/* All lanes: the pages that were handed out go into the page tables of their slots, and of the prefixes that were made. */
 TG_FN void tg_take_pages(tg_state *state, uint32_t lane, uint32_t lanes) {
   tg_turn *turn = tg_scratch(state);
+  const uint32_t *all = tg_words(state, state->free_page_table);
   for (uint32_t i = 0u; i < turn->taken; i++) {
     const tg_taken *taken = &tg_taken_list(state)[i];
-    const uint32_t *stack = tg_words(state, state->free_page_table) + taken->first_free;
+    const uint32_t *stack = all + taken->first_free;
     uint32_t *pages = tg_words(state, state->page_table) + (uint64_t)taken->slot * state->max_pages;
     for (uint32_t page = lane; page < taken->pages; page += lanes) pages[taken->held + page] = stack[page];
   }
+  for (uint32_t i = 0u; i < turn->made; i++) {
+    const uint32_t place = tg_words(state, state->made_table)[i];
+    const tg_prefix *prefix = tg_prefix_at(state, place);
+    uint32_t *pages = tg_prefix_pages(state, place) + prefix->first_page;
+    for (uint32_t page = lane; page < prefix->pages; page += lanes) pages[page] = all[prefix->first_free + page];
+  }
 }
 
-/* All lanes: the biases of the requests that this turn has admitted. They lie in the ring until its entries are handed back
- * (tg_release_events). A slot that takes pages once more has its biases already. */
-TG_FN void tg_take_biases(tg_state *state, tg_rings *rings, uint32_t lane, uint32_t lanes) {
+/* All lanes: a slot that was admitted with a prefix gets the pages that this fills, and keeps the tokens that it may not read itself. */
+TG_FN void tg_take_prefix(tg_state *state, tg_rings *rings, uint32_t index, uint32_t lane, uint32_t lanes) {
+  const tg_slot *slot = &tg_slots(state)[index];
+  if (slot->prefix == TG_NONE) return;
+  uint32_t *pages = tg_words(state, state->page_table) + (uint64_t)index * state->max_pages;
+  uint32_t filled = tg_pages_filled(state, slot->prefix);
+  for (uint32_t page = lane; page < filled; page += lanes) pages[page] = tg_page_of_prefix(state, slot->prefix, page);
+  if (!(slot->flags & TG_REQUEST_UNLIMITED)) return;
+  uint32_t tokens = TG_MUT(70, tg_prefix_at(state, slot->prefix)->tokens, 0u);
+  for (uint32_t at = lane; at < tokens; at += lanes) {
+    tg_kept(state, index)[at] = tg_prompt_token(state, rings, slot->token_start + at);
+  }
+}
+
+/* All lanes: what the requests that this turn has admitted bring with them. Their biases lie in the ring until its entries are handed
+ * back (tg_release_events). A slot that takes pages once more has all of it already. */
+TG_FN void tg_take_in(tg_state *state, tg_rings *rings, uint32_t lane, uint32_t lanes) {
   tg_turn *turn = tg_scratch(state);
   uint64_t first = state->requests_taken - turn->takes;
   for (uint32_t i = 0u; i < turn->taken; i++) {
     uint32_t index = tg_taken_list(state)[i].slot;
     const tg_slot *slot = &tg_slots(state)[index];
     if (slot->request < first) continue;
+    tg_take_prefix(state, rings, index, lane, lanes);
     const tg_bias *from = tg_biases_at(state, rings, TG_MUT(51, slot->request, slot->request + 1u));
     tg_bias *to = tg_biases_of(state, index);
     for (uint32_t entry = lane; entry < slot->sampling.bias_count; entry += lanes) to[entry] = from[entry];
@@ -215,7 +344,7 @@ TG_FN void tg_phase_publish(tg_state *state, tg_rings *rings, uint32_t lane, uin
   uint64_t room = TG_MUT(60, most > unread, 1) ? most - unread : 0u;
   uint32_t publish = left < room ? left : (uint32_t)room;
   tg_take_pages(state, lane, lanes);
-  tg_take_biases(state, rings, lane, lanes);
+  tg_take_in(state, rings, lane, lanes);
   tg_keep_prompt(state, rings, lane, lanes);
   tg_copy_events(state, rings, publish, lane, lanes);
   if (lane != 0u) return;
@@ -224,6 +353,7 @@ TG_FN void tg_phase_publish(tg_state *state, tg_rings *rings, uint32_t lane, uin
   uint32_t in_flight = (uint32_t)tg_in_flight(state);
   uint32_t is_due = !tg_runs_ahead(state) || in_flight == 0u ||
                     TG_MUT(26, TG_COUNTED(turn->totals, TG_CANDIDATES) == state->running, 1);
+  tg_free_places(state);
   turn->composing = TG_MUT(14, publish == left, 1) && in_flight < tg_most_in_flight(state) && is_due;
   state->free_pages = turn->free_pages;
 }

@@ -90,6 +90,13 @@ TG_FN uint32_t tg_is_candidate(const tg_state *state, const tg_slot *slot) {
   return has_room && (is_free || (tg_runs_ahead(state) && goes_on));
 }
 
+/* A slot's own pages: behind those that its prefixes fill. One that is preempted has none. */
+TG_FN tg_ended tg_pages_to_put(tg_state *state, uint32_t index, const tg_slot *slot) {
+  uint32_t first = slot->pages == 0u ? 0u : TG_MUT(66, tg_pages_filled(state, slot->prefix), 0u);
+  const tg_ended gone = {index, first, TG_MUT(12, slot->pages - first, slot->pages - first - (slot->pages != first))};
+  return gone;
+}
+
 /* Phase: every slot learns of its cancel, its returned rows and its deadline, in this order. A cancel drops
  * the token that comes with it; a deadline does not. What the slot does next goes to its note. */
 TG_FN void tg_phase_collect(tg_state *state, tg_rings *rings, uint32_t lane, uint32_t lanes) {
@@ -111,6 +118,7 @@ TG_FN void tg_phase_collect(tg_state *state, tg_rings *rings, uint32_t lane, uin
     turn->requests_seen = state->requests_seen;
     turn->controls_taken = state->controls_taken;
     turn->wants = 0u;
+    turn->going = state->going;
     if (inputs->returned && !returned) tg_set_bits(&state->broken, 1u);
   }
   if (!open) return;
@@ -147,8 +155,7 @@ TG_FN void tg_phase_collect(tg_state *state, tg_rings *rings, uint32_t lane, uin
         }
         tg_note_wanting(state, index, slot);
       } else if (slot->phase == TG_SLOT_LEAVING && collecting && TG_MUT(45, slot->steps == 0u, 1)) {
-        turn->back = index; /* no other slot leaves */
-        turn->back_pages = slot->pages;
+        turn->back = tg_pages_to_put(state, index, slot); /* no other slot leaves */
       }
     }
     turn->notes[index] = note;
@@ -206,9 +213,8 @@ TG_FN void tg_phase_place(tg_state *state, uint32_t lane, uint32_t lanes) {
       pending[at++] = tg_token_event(slot->request, now_ns, logprobs, slot->last_token, index_of_token, turn->returned_step);
     }
     if (notes[index] & TG_NOTE_END) {
-      const tg_ended gone = {index, slot->pages};
-      tg_ended_list(state)[ended++] = gone;
-      const tg_event end = {slot->request, now_ns, TG_EVENT_END, slot->end_reason, -1, slot->generated,
+      tg_ended_list(state)[ended++] = tg_pages_to_put(state, index, slot);
+      const tg_event end = {slot->request, now_ns, TG_EVENT_END, slot->end_reason, (int32_t)slot->skipped, slot->generated,
                             slot->seen_ns, slot->admitted_ns, slot->first_ns, slot->recomputes};
       samples[at] = TG_NONE;
       pending[at++] = end;

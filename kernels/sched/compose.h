@@ -32,7 +32,8 @@ TG_FN int32_t tg_decode_token(tg_state *state, uint32_t index, const tg_slot *sl
 TG_FN void tg_fill_decode_row(tg_state *state, const tg_step *step, uint32_t row, uint32_t slot, uint32_t position,
                               int32_t token) {
   const tg_row entry = {slot, position, token, row};
-  const tg_sequence sequence = {slot, row, 1u, position, row, TG_SEQUENCE_DECODE | TG_SEQUENCE_LAST};
+  const tg_sequence sequence = {slot,    row,     1u,      position, row, TG_SEQUENCE_DECODE | TG_SEQUENCE_LAST,
+                                TG_NONE, TG_NONE, TG_NONE, TG_NONE};
   tg_rows(state, step)[row] = entry;
   tg_sequences(state, step)[row] = sequence;
   tg_words(state, step->sample_table)[row] = row;
@@ -69,7 +70,9 @@ TG_FN uint32_t tg_rows_beside(tg_state *state) {
   if (config->chunk_share == 0u) return beside;
   for (uint32_t i = 0u; i < state->prefill && beside < config->step_tokens; i++) {
     const tg_slot *slot = &tg_slots(state)[list[i]];
-    unread += slot->prompt_tokens + TG_MUT(52, slot->generated, 0u) - TG_MUT(53, slot->composed, 0u);
+    uint32_t read = slot->composed;
+    if (slot->prefix != TG_NONE && read < tg_prefix_at(state, slot->prefix)->tokens) read = tg_prefix_at(state, slot->prefix)->tokens;
+    unread += slot->prompt_tokens + TG_MUT(52, slot->generated, 0u) - TG_MUT(53, read, 0u);
     uint64_t share = unread / config->chunk_share;
     if (share > beside) beside = TG_MUT(54, (uint32_t)share, config->chunk_tokens);
   }
@@ -88,29 +91,46 @@ TG_FN uint32_t tg_prompt_budget(const tg_config *config, uint32_t rows, uint32_t
 /* Lane 0: one chunk, a sequence of the step, for each slot in prefill, in the order of their requests, until the budget is used or
  * cannot take the next one. Slots that are read to the end leave the list. */
 TG_FN void tg_plan_chunks(tg_state *state, tg_step *step, uint32_t decode_rows) {
+  tg_turn *turn = tg_scratch(state);
   uint32_t *list = tg_words(state, state->prefill_table);
   uint32_t kept = 0u;
   uint32_t full = 0u;
   uint32_t beside = decode_rows != 0u ? tg_rows_beside(state) : 0u;
   step->rows = step->decode_rows = step->sequences = step->sample_rows = decode_rows;
   step->kind = TG_KIND_DECODE;
+  step->shares = 0u;
   for (uint32_t i = 0u; i < state->prefill; i++) {
     tg_slot *slot = &tg_slots(state)[list[i]];
-    uint32_t from = slot->composed;
-    uint32_t budget = full ? 0u : tg_prompt_budget(&state->config, step->rows, decode_rows, beside);
     uint32_t end = slot->prompt_tokens + TG_MUT(43, slot->generated, 0u);
-    uint32_t to = end - from > budget ? from + budget : end;
-    if (to != end) to -= TG_MUT(16, to % state->config.chunk_align, 0u);
+    const tg_stretch next = tg_next_stretch(state, list[i], end);
+    uint32_t from = next.from;
+    uint32_t budget = full || next.waits ? 0u : tg_prompt_budget(&state->config, step->rows, decode_rows, beside);
+    uint32_t to = next.end - from > budget ? from + budget : next.end;
+    if (to != next.end) to -= TG_MUT(16, to % state->config.chunk_align, 0u);
     if (to <= from) {
-      full = TG_MUT(17, 1u, 0u);
+      full |= TG_MUT(17, !next.waits, 0u);
       list[kept++] = list[i];
       continue;
     }
     uint32_t last = to == end;
     uint32_t all_logits = (slot->flags & TG_REQUEST_LOGITS_ALL) != 0u;
     uint32_t sample = last && !TG_MUT(18, all_logits, 0u) ? step->sample_rows++ : TG_NONE;
-    uint32_t flags = (from == 0u ? TG_SEQUENCE_FIRST : 0u) | (last ? TG_SEQUENCE_LAST : 0u);
-    const tg_sequence chunk = {list[i], step->rows, to - from, from, sample, flags};
+    tg_sequence chunk = {list[i], step->rows, to - from, from,          sample, last ? TG_SEQUENCE_LAST : 0u, next.starts,
+                         TG_NONE, next.computes, TG_NONE};
+    if (from == 0u) chunk.flags |= TG_SEQUENCE_FIRST;
+    if (next.starts != TG_NONE) {
+      chunk.from_page = tg_border_page(state, next.starts);
+      slot->skipped += from - slot->composed;
+      turn->skipped += from - slot->composed;
+    }
+    if (next.computes != TG_NONE && to == next.end) {
+      tg_prefix *prefix = tg_prefix_at(state, next.computes);
+      chunk.flags |= TG_SEQUENCE_BORDER;
+      chunk.border_page = tg_border_page(state, next.computes);
+      prefix->phase = TG_PREFIX_READY;
+      prefix->ready = state->steps_composed;
+    }
+    step->shares += chunk.from != TG_NONE || (chunk.flags & TG_SEQUENCE_BORDER) != 0u;
     tg_sequences(state, step)[step->sequences++] = chunk;
     step->rows += to - from;
     if (all_logits) step->kind = TG_KIND_SCORE;

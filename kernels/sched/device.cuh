@@ -81,7 +81,7 @@ __device__ inline bool only_a_step_is_new(const tg_state *state, uint32_t rows) 
                          tg_device.control_head == inputs->control_head;
   const bool open = state->error == TG_ERROR_NONE && !(tg_device.flags & TG_INPUT_STOP) &&
                     (!layout->record || state->traces_written - tg_device.trace_tail < layout->trace_capacity);
-  const bool all_decode = state->prefill == 0 && state->leaving == TG_NONE;
+  const bool all_decode = state->prefill == 0 && state->leaving == TG_NONE && state->going == 0;
   const bool room = state->pending == 0 && rows + state->events_published - tg_device.event_tail <= state->most_unread;
   /* Slots that end leave room for claims too; but then the turn is another anyway. */
   const bool none_come = tg_claims(state) ? claimer->known >= tg_device.pushed || state->running == state->config.slots

@@ -100,7 +100,7 @@ TG_FN void tg_phase_finish(tg_state *state, tg_rings *rings, uint32_t lane) {
                       (turn->returned_step != TG_NO_STEP || turn->requests_seen != state->requests_seen ||
                        turn->controls_taken != state->controls_taken || turn->takes != 0u || turn->taken != 0u ||
                        TG_COUNTED(turn->totals, TG_ENDS) + TG_COUNTED(turn->totals, TG_MARKED) != 0u ||
-                       turn->back != TG_NONE || turn->marked != TG_NONE || turn->publish != 0u));
+                       turn->back.slot != TG_NONE || turn->going + state->going != 0u || turn->marked != TG_NONE || turn->publish != 0u));
   outcome->returned_step = turn->open ? turn->returned_step : TG_NO_STEP;
   outcome->queue_depth = (uint32_t)(state->requests_seen - state->requests_taken);
   outcome->running = state->running;
@@ -108,6 +108,8 @@ TG_FN void tg_phase_finish(tg_state *state, tg_rings *rings, uint32_t lane) {
   outcome->steps_in_flight = (uint32_t)tg_in_flight(state);
   outcome->preempted = state->preempted;
   outcome->recomputed = turn->open ? turn->recomputed : 0u;
+  outcome->skipped = composed ? turn->skipped : 0u;
+  outcome->prefixes = state->prefixes;
   state->turn++;
   if (outcome->changed) tg_post_status(state, rings, composed);
   tg_release_later(&rings->action.value, (uint64_t)outcome->error << 32 | outcome->action);

@@ -12,7 +12,7 @@
  * pages, none is admitted. */
 #pragma once
 
-#include "sched/inputs.h"
+#include "sched/prefix.h"
 
 TG_FN uint32_t tg_pages_hold(const tg_state *state, uint32_t pages, uint64_t tokens) {
   return (uint64_t)pages * state->config.page_tokens >= tokens;
@@ -123,7 +123,7 @@ TG_FN uint32_t tg_grow(tg_state *state, uint32_t free_pages, uint32_t lanes, uin
     uint32_t more = tg_pages_to_grow(state, tokens, all_tokens) - slot->pages;
     if (free_pages == 0u) {
       *dry = 1u;
-      if (state->leaving == TG_NONE) tg_mark_newest(state, index, lanes);
+      if (!tg_make_room(state, more, TG_NONE) && state->leaving == TG_NONE) tg_mark_newest(state, index, lanes);
       break;
     }
     free_pages = tg_give_pages(state, index, tg_min(more, free_pages), free_pages);
@@ -139,7 +139,10 @@ TG_FN uint32_t tg_recompute(tg_state *state, uint32_t free_pages) {
     tg_slot *slot = &tg_slots(state)[index];
     uint64_t all_tokens = tg_all_tokens(slot->prompt_tokens, slot->max_new_tokens);
     uint32_t pages = tg_pages_to_grow(state, (uint64_t)slot->prompt_tokens + slot->generated, all_tokens);
-    if (pages > free_pages) break;
+    if (pages > free_pages) {
+      tg_make_room(state, pages - free_pages, TG_NONE);
+      break;
+    }
     state->preempted--;
     free_pages = tg_give_pages(state, index, pages, free_pages);
     slot->phase = TG_SLOT_PREFILL;

@@ -27,7 +27,7 @@ TG_FN uint32_t tg_config_ok(const tg_config *config) {
          config->stages <= TG_MAX_STAGES && config->steps_in_flight >= config->stages &&
          config->steps_in_flight <= TG_MAX_STEPS && config->mailbox_depth >= 1u &&
          config->mailbox_depth <= config->steps_in_flight && config->bias_capacity <= TG_MAX_BIASES &&
-         (!config->ahead || (config->stages == 1u && config->steps_in_flight == 2u)) &&
+         (!config->ahead || (config->stages == 1u && config->steps_in_flight == 2u)) && config->prefixes <= TG_MAX_PREFIXES &&
          tg_is_power_of_two(config->request_capacity) &&
          tg_is_power_of_two(config->token_capacity) && tg_is_power_of_two(config->event_capacity) &&
          tg_is_power_of_two(config->sampled_capacity) && config->sampled_capacity <= config->event_capacity &&
@@ -80,6 +80,9 @@ TG_FN uint64_t tg_place_state(tg_state *state, void *block) {
   state->prefill_table = tg_place(&cursor, slots, sizeof(uint32_t));
   state->preempted_table = tg_place(&cursor, slots, sizeof(uint32_t));
   state->kept_table = tg_place(&cursor, slots * config->max_context, sizeof(int32_t));
+  state->prefix_table = tg_place(&cursor, config->prefixes, sizeof(tg_prefix));
+  state->prefix_page_table = tg_place(&cursor, (uint64_t)config->prefixes * state->max_pages, sizeof(uint32_t));
+  state->going_table = tg_place(&cursor, config->prefixes, sizeof(uint32_t));
   state->pending_table = tg_place(&cursor, pending, sizeof(tg_event));
   state->pending_sample_table = tg_place(&cursor, pending, sizeof(uint32_t));
   for (uint32_t i = 0; i < config->steps_in_flight; i++) {
@@ -98,6 +101,7 @@ TG_FN uint64_t tg_place_state(tg_state *state, void *block) {
   state->ended_table = tg_place(&cursor, slots, sizeof(tg_ended));
   state->wanting_table = tg_place(&cursor, slots, sizeof(uint32_t));
   state->taken_table = tg_place(&cursor, slots + TG_MAX_TAKES, sizeof(tg_taken));
+  state->made_table = tg_place(&cursor, config->prefixes, sizeof(uint32_t));
   return cursor.end;
 }
 

@@ -13,7 +13,10 @@ TG_FN uint32_t tg_front_waits(tg_state *state) {
   if (number == state->requests_seen) return 1u;
   const tg_request *front = tg_waiting_at(state, number);
   if (tg_front_end(state, front, *tg_seen_at(state, number)) != TG_END_NONE) return 0u;
-  return tg_free_slot(state) == TG_NONE || tg_pages_of_request(state, front) > state->free_pages;
+  if (tg_free_slot(state) == TG_NONE) return 1u;
+  const tg_share share = tg_share_of(state, front);
+  if (share.in_the_way != TG_NONE) return 0u;
+  return share.pages > state->free_pages && TG_MUT(67, !tg_some_can_go(state, share.base), 1);
 }
 
 /* Whether each sequence that runs is a decode step of its own in flight. */
@@ -34,7 +37,7 @@ TG_FN uint32_t tg_only_step_is_new(tg_state *state, const tg_rings *rings) {
   uint64_t unread = state->events_published - inputs->event_tail;
   uint32_t is_all = (tg_in_flight(state) == 1u) & (step->decode_rows == step->rows) & (step->rows == state->running);
   uint32_t alone = (inputs->returned == 1u) & (tg_most_in_flight(state) == 1u ? is_all : tg_each_is_a_step(state));
-  uint32_t all_decode = (state->prefill == 0u) & (state->leaving == TG_NONE);
+  uint32_t all_decode = (state->prefill == 0u) & (state->leaving == TG_NONE) & TG_MUT(68, state->going == 0u, 1u);
   uint32_t room = (state->pending == 0u) & TG_MUT(28, step->rows + unread <= state->most_unread, 1);
   uint32_t nothing_new = TG_MUT(29, inputs->request_head == state->requests_seen, 1) &
                          TG_MUT(30, inputs->control_head == state->controls_taken, 1);
@@ -55,7 +58,7 @@ TG_FN void tg_phase_routine(tg_state *state, const tg_rings *rings, uint32_t lan
   const tg_step *step = tg_step_at(state, first);
   for (uint32_t word = lane; word < TG_MAX_SLOTS / 32u; word += lanes) turn->wanting[word] = 0u;
   if (lane == 0u) {
-    turn->back = TG_NONE;
+    turn->back.slot = TG_NONE;
     turn->some_want = 0u;
     turn->preempted_ends = 0u;
     turn->only_step_is_new = tg_only_step_is_new(state, rings);
@@ -110,6 +113,7 @@ TG_FN void tg_phase_advance(tg_state *state, tg_rings *rings, uint32_t lane, uin
       next->bucket = step->bucket;
       next->bucket_rows = step->bucket_rows;
       next->rows = next->decode_rows = next->sequences = next->sample_rows = 1u;
+      next->shares = 0u;
     }
   }
   if (lane != 0u) return;
@@ -143,6 +147,8 @@ TG_FN void tg_phase_deliver(tg_state *state, tg_rings *rings, uint32_t lane, uin
   turn->controls_taken = state->controls_taken;
   turn->takes = 0u;
   turn->taken = 0u;
+  turn->going = 0u;
+  turn->skipped = 0u;
   turn->marked = TG_NONE;
   turn->recomputed = 0u;
   turn->publish = step->rows;

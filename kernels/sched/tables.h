@@ -16,6 +16,15 @@ TG_FN int32_t *tg_kept(tg_state *state, uint32_t slot) {
   return (int32_t *)tg_table(state, state->kept_table) + (uint64_t)slot * state->config.max_context;
 }
 
+TG_FN tg_prefix *tg_prefix_at(tg_state *state, uint32_t place) {
+  return (tg_prefix *)tg_table(state, state->prefix_table) + place;
+}
+
+/* The row of a prefix in its page table. */
+TG_FN uint32_t *tg_prefix_pages(tg_state *state, uint32_t place) {
+  return tg_words(state, state->prefix_page_table) + (uint64_t)place * state->max_pages;
+}
+
 TG_FN tg_row *tg_rows(tg_state *state, const tg_step *step) { return (tg_row *)tg_table(state, step->row_table); }
 
 TG_FN tg_sequence *tg_sequences(tg_state *state, const tg_step *step) {

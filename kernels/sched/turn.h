@@ -22,9 +22,11 @@
 #define TG_NOTE_CANDIDATE 4u
 #define TG_NOTE_SAMPLE_SHIFT 8u /* with TG_NOTE_TOKEN: index among the returned step's sampled rows */
 
+/* A slot whose pages come back: `count` of its page table, from the first that is its own. */
 typedef struct tg_ended {
   uint32_t slot;
-  uint32_t pages;
+  uint32_t first;
+  uint32_t count;
 } tg_ended;
 
 typedef struct tg_taken {
@@ -57,11 +59,13 @@ typedef struct tg_turn {
   uint32_t wants;                 /* bits that are set there, and entries of wanting_table */
   uint64_t newest[TG_MAX_LANES];  /* per lane, where some want: its newest request without a limit (tg_newest_of) */
   uint32_t preempted_ends;        /* 1: a preempted slot got an end reason */
-  uint32_t back;                  /* the slot whose pages come back although its request goes on; TG_NONE */
-  uint32_t back_pages;            /* how many */
+  tg_ended back;                  /* the slot whose pages come back although its request goes on; TG_NONE */
   uint32_t marked;                /* the slot that begins to leave in this turn; TG_NONE */
   uint32_t kept_from;             /* of its prompt, what is not kept yet */
   uint32_t recomputed;            /* slots whose recomputation begins */
+  uint32_t going;                 /* entries of going_table whose pages come back in this turn */
+  uint32_t made;                  /* entries of made_table */
+  uint32_t skipped;               /* tg_outcome.skipped */
   uint32_t free_pages;            /* after this turn's releases and admissions */
   uint32_t pending;               /* entries of pending_table */
   uint32_t publish;               /* of those, how many go out now */

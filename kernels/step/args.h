@@ -10,6 +10,8 @@
 #define TG_LOGITS_COPY_THREADS 256u
 #define TG_NEEDED_THREADS 1024u
 #define TG_GATHER_THREADS 256u
+#define TG_SHARE_THREADS 256u
+#define TG_SHARE_LAYERS 32u           /* of a launch, at most */
 
 /* step/deliver.cu */
 typedef struct tg_logits_copy_args {
@@ -50,5 +52,17 @@ typedef struct tg_gather_args {
   uint32_t qkv_bytes;                   /* of a row */
   uint32_t pad;
 } tg_gather_args;
+
+/* step/share.cu: what sequences have in each layer, of which there is one for each place. */
+typedef struct tg_share_args {
+  TG_ADDRESS(const tg_state) state;
+  TG_ADDRESS(const tg_step) step;
+  TG_ADDRESS(char) kept[TG_SHARE_LAYERS];    /* conv state, behind the slots that of prefixes; or keys by page */
+  TG_ADDRESS(char) values[TG_SHARE_LAYERS];  /* by page; 0: of a conv layer */
+  uint64_t conv_bytes;                       /* of a slot's state */
+  uint64_t page_bytes;                       /* of a page's keys */
+  uint32_t ends;                             /* 1: sequences leave it at borders; 0: they start with it */
+  uint32_t pad;
+} tg_share_args;
 
 #endif

@@ -20,6 +20,8 @@ const FULL_WAIT: Duration = Duration::from_micros(200);
 #[derive(Debug, Clone, PartialEq)]
 pub struct Served {
     pub prompt_tokens: u32,
+    /// Those of them that were computed for other requests.
+    pub cached_tokens: u32,
     /// When it was due, or was sent where it had to wait for another one's end; from the start of the run, by the host's
     /// clock.
     pub due: Duration,
@@ -242,6 +244,7 @@ impl Log {
     fn new(arrivals: &[Arrival], most_in_flight: Option<u32>) -> Self {
         let served = |arrival: &Arrival| Served {
             prompt_tokens: arrival.request.prompt.len() as u32,
+            cached_tokens: 0,
             due: arrival.due,
             seen_ns: 0,
             tokens: Vec::with_capacity(arrival.request.max_new_tokens as usize),
@@ -299,6 +302,7 @@ impl Log {
                     )));
                 }
                 served.end_ns = time_ns;
+                served.cached_tokens = timing.cached_tokens;
                 served.seen_ns = time_ns - timing.total.as_nanos() as u64;
                 let sent_ns = self.run.start_ns + self.sent[index].as_nanos() as u64;
                 self.run.offset.sent(sent_ns, served.seen_ns);

@@ -31,6 +31,7 @@ use crate::plan::options::{check_context, check_seqs};
 use crate::plan::{Limits, Prompts};
 use crate::runtime::Engine;
 use crate::session::opened::{Observe, load};
+use crate::session::prefixes::Prefixes;
 use crate::session::{Opened, RunSpec, Target};
 use crate::telemetry::phases::{Phase, taken};
 use crate::telemetry::{say, warn};
@@ -289,6 +290,17 @@ impl Work<'_> {
             limits.max_seqs = Some(of_one);
         }
         limits.prompts = self.prompts(points);
+        let begins = |point: &&Point| point.shared.map_or(0, |shared| shared.tokens);
+        if let Some(point) = points
+            .iter()
+            .find(|point| begins(point) >= point.shortest_prompt())
+        {
+            return Err(Error::Usage(format!(
+                "--shared-prefix: found {} tokens, expected fewer than the shortest prompt has (--prompt-len), {}",
+                begins(&point),
+                point.shortest_prompt()
+            )));
+        }
         // All engines of a measurement have room for the same.
         let longest = self.of.points.iter().max_by_key(|point| point.tokens());
         if let (None, Some(point)) = (limits.max_context, longest) {
@@ -366,16 +378,19 @@ impl Work<'_> {
         let first_ms = first.ttft_ms.first().or(first.e2el_ms.first());
         startup.startup_first_token_ms = first_ms.copied();
         unit.starts.push(startup);
+        let mut prefixes = Prefixes::of(&unit.opened.options);
         for warm_up in 0..u64::from(self.args.measuring.warm_up) {
             for tried in &unit.points {
-                let arrivals = self.arrivals(&tried.point, WARM_UP_INDEX + warm_up);
+                let mut arrivals = self.arrivals(&tried.point, WARM_UP_INDEX + warm_up);
+                share(&mut prefixes, &tried.point, &mut arrivals);
                 self.run(engine, Offset::default(), &tried.point, &arrivals)?;
             }
         }
         for turn in 0..unit.points.len() {
             let index = (turn + repeat) % unit.points.len();
             let tried = &mut unit.points[index];
-            let arrivals = self.arrivals(&tried.point, repeat as u64);
+            let mut arrivals = self.arrivals(&tried.point, repeat as u64);
+            share(&mut prefixes, &tried.point, &mut arrivals);
             drive::idle(self.args.measuring.pause, self.interrupt)?;
             let offset = drive::compare_clocks(engine, self.interrupt)?;
             if let Some(bare) = &bare {
@@ -610,6 +625,7 @@ impl Work<'_> {
                 max_context: opened.options.max_context,
                 step_tokens: opened.options.step_tokens,
                 chunk_tokens: opened.options.chunk_tokens,
+                prefixes: opened.options.prefixes,
             },
             routing: Routing {
                 experts_expected: rows.map(|rows| distinct_experts(&self.config, f64::from(rows))),
@@ -619,6 +635,20 @@ impl Work<'_> {
             over_bare: tried.over_bare.clone(),
             ..row
         })
+    }
+}
+
+/// Finds what the prompts of a run have in common: with those of other runs nothing.
+fn share(prefixes: &mut Option<Prefixes>, point: &Point, arrivals: &mut [Arrival]) {
+    let Some(prefixes) = prefixes.as_mut().filter(|_| point.shared.is_some()) else {
+        return;
+    };
+    prefixes.clear();
+    for arrival in &*arrivals {
+        prefixes.expect(&arrival.request.prompt, 1);
+    }
+    for Arrival { request, .. } in arrivals {
+        request.borders = prefixes.borders(&request.prompt);
     }
 }
 

@@ -20,6 +20,8 @@ pub struct Figures {
     pub duration_s: f64,
     pub completed: usize,
     pub input_tokens: u64,
+    /// Of these, those that were shared; `None`: prompts had nothing in common.
+    pub cached_tokens: Option<u64>,
     pub output_tokens: u64,
     /// Latencies of requests and of their tokens, from when to when [`super::row::Ttft`] and its neighbours say.
     pub ttft_ms: Vec<f64>,
@@ -115,6 +117,10 @@ pub fn figures(point: &Point, run: &Run) -> Result<Figures> {
         launches: run.launches,
         clock_uncertainty_us: uncertainty_ns as f64 / 1e3,
         turns_lost: run.turns_lost,
+        cached_tokens: point.shared.map(|_| {
+            let cached = served.iter().map(|request| request.cached_tokens);
+            cached.map(u64::from).sum()
+        }),
         ..Figures::default()
     };
     for request in served {
@@ -200,6 +206,7 @@ mod tests {
             served: vec![
                 Served {
                     prompt_tokens: 4,
+                    cached_tokens: 0,
                     due: Duration::ZERO,
                     seen_ns: 500 * MS,
                     tokens: vec![],
@@ -208,6 +215,7 @@ mod tests {
                 },
                 Served {
                     prompt_tokens: 6,
+                    cached_tokens: 0,
                     due: Duration::from_millis(1),
                     seen_ns: 502 * MS,
                     tokens: vec![],

@@ -89,6 +89,8 @@ pub struct Point {
     pub prompt_tokens: u32,
     /// Prompts' lengths are drawn, each as likely as the others, from this one to `prompt_tokens`; `None`: all are the same.
     pub ragged_from: Option<u32>,
+    /// What prompts begin with; `None`: each is its own.
+    pub shared: Option<Shared>,
     /// Requests of a run.
     pub requests: u32,
     /// Tokens generated for each.
@@ -99,6 +101,14 @@ pub struct Point {
     pub most_in_flight: Option<u32>,
     /// Threads that spin meanwhile.
     pub cpu_load: u32,
+}
+
+/// Beginnings of prompts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shared {
+    pub tokens: u32,
+    /// How many there are, of which each prompt has one at random.
+    pub groups: u32,
 }
 
 impl Point {
@@ -137,9 +147,14 @@ impl Point {
         }
     }
 
+    /// Tokens of the shortest prompt.
+    pub fn shortest_prompt(&self) -> u32 {
+        self.ragged_from.unwrap_or(self.prompt_tokens)
+    }
+
     /// Tokens of a prompt in the mean.
     pub fn mean_prompt(&self) -> u32 {
-        let shortest = self.ragged_from.unwrap_or(self.prompt_tokens);
+        let shortest = self.shortest_prompt();
         shortest + (self.prompt_tokens - shortest) / 2
     }
 }

@@ -126,6 +126,9 @@ pub struct Setting {
     pub step_tokens: u32,
     #[serde(default)]
     pub chunk_tokens: u32,
+    /// Prefixes that may be shared at once; 0: nothing is.
+    #[serde(default)]
+    pub prefixes: u32,
 }
 
 fn one() -> usize {
@@ -141,6 +144,9 @@ pub struct Workload {
     pub n_prompt: u32,
     pub n_prompt_min: Option<u32>,
     pub n_prompt_max: Option<u32>,
+    /// Tokens that prompts begin with alike, and how many such beginnings there are.
+    pub shared_prefix: Option<u32>,
+    pub prefix_groups: Option<u32>,
     pub n_gen: u32,
     /// Requests a second; `inf`, as vLLM writes it: all at once.
     pub request_rate: Option<Value>,
@@ -166,6 +172,8 @@ impl From<&Point> for Workload {
             n_prompt: point.mean_prompt(),
             n_prompt_min: point.ragged_from,
             n_prompt_max: point.ragged_from.map(|_| point.prompt_tokens),
+            shared_prefix: point.shared.map(|shared| shared.tokens),
+            prefix_groups: point.shared.map(|shared| shared.groups),
             n_gen: point.new_tokens,
             request_rate: point.rate.map(rate),
             max_concurrency: point.most_in_flight,
@@ -204,6 +212,8 @@ pub struct Throughput {
     pub duration: f64,
     pub completed: usize,
     pub total_input_tokens: u64,
+    /// Input tokens that were not computed, but shared; null where prompts had nothing in common.
+    pub total_cached_tokens: Option<u64>,
     pub total_output_tokens: u64,
     pub request_throughput: f64,
     pub output_throughput: f64,
@@ -230,6 +240,7 @@ impl Throughput {
             duration: mean(|f| f.duration_s),
             completed: repeats[0].completed,
             total_input_tokens: repeats[0].input_tokens,
+            total_cached_tokens: repeats[0].cached_tokens,
             total_output_tokens: repeats[0].output_tokens,
             request_throughput: mean(Figures::requests_per_s),
             output_throughput: mean(Figures::output_per_s),

@@ -3,7 +3,7 @@
 use super::args::{LISTS, Measurement, SharedArgs, options, points, positive};
 use super::output::Column;
 use super::ranges::{self, Lengths, List};
-use super::{Kind, Point};
+use super::{Kind, Point, Shared};
 use clap::Args;
 
 #[derive(Debug, Clone, Args)]
@@ -25,6 +25,10 @@ pub struct ServeArgs {
     /// Tokens of each prompt. A plain range such as 100-2000 is one workload, of lengths drawn from it by the seed
     #[arg(long, short = 'p', value_name = "LIST", value_parser = ranges::lengths, default_value = "128")]
     prompt_len: Lengths,
+    /// Tokens that prompts begin with alike, which are among those of --prompt-len; and how many such beginnings there are, of
+    /// which each prompt has one at random [default: 1]. --no-prefix-sharing shows what sharing them brings
+    #[arg(long, value_name = "LEN[,GROUPS]", value_parser = shared_prefix)]
+    shared_prefix: Option<Shared>,
     /// Tokens to generate for each
     #[arg(long, short = 'n', value_name = "LIST", value_parser = positive, default_value = "64")]
     gen_len: List,
@@ -40,9 +44,21 @@ fn rate(text: &str) -> std::result::Result<f64, String> {
     })
 }
 
+fn shared_prefix(text: &str) -> std::result::Result<Shared, String> {
+    let (tokens, groups) = text.split_once(',').unwrap_or((text, "1"));
+    let number = |text: &str| text.parse().ok().filter(|&number: &u32| number > 0);
+    let found = number(tokens).zip(number(groups));
+    let found = found.map(|(tokens, groups)| Shared { tokens, groups });
+    found.ok_or_else(|| {
+        "expected tokens, or tokens and how many such beginnings there are, such as 1000,4"
+            .to_owned()
+    })
+}
+
 pub const COLUMNS: &[Column] = &[
     Column::field("req/s", "request_throughput"),
     Column::field("t/s out", "output_throughput").marked(),
+    Column::field("tokens shared", "total_cached_tokens").rank(3),
     Column::latency("TTFT ms", "median_ttft_ms", "p99_ttft_ms"),
     Column::latency("TPOT ms", "median_tpot_ms", "p99_tpot_ms"),
     Column::latency("ITL ms", "median_itl_ms", "p99_itl_ms"),
@@ -75,6 +91,7 @@ impl ServeArgs {
                         batch,
                         requests: self.num_prompts.unwrap_or(batch.saturating_mul(4)),
                         rate,
+                        shared: self.shared_prefix,
                         most_in_flight: most_in_flight.or(closed.then_some(batch)),
                         ..point
                     });

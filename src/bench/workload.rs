@@ -53,6 +53,7 @@ pub fn request(prompt: Vec<u32>, max_new_tokens: u32, logits: Logits) -> Request
         stop_ids: Vec::new(),
         min_new_tokens: 0,
         biases: Vec::new(),
+        borders: Vec::new(),
         sampling: Sampling::default(),
         timeout: None,
         logits,
@@ -80,9 +81,17 @@ pub fn arrivals(
     vocabulary: u32,
     random: &mut Random,
 ) -> Vec<Arrival> {
+    let groups = point.shared.map_or(0, |shared| shared.groups);
+    let tokens = point.shared.map_or(0, |shared| shared.tokens);
+    let beginnings = (0..groups).map(|_| prompt(random, tokens, vocabulary));
+    let beginnings: Vec<_> = beginnings.collect();
     let arrival = |_| {
-        let tokens = length(point, random);
-        let prompt = prompt(random, tokens, vocabulary);
+        let length = length(point, random);
+        let mut prompt = prompt(random, length, vocabulary);
+        if groups > 0 {
+            let group = random.bits() % u64::from(groups);
+            prompt[..tokens as usize].copy_from_slice(&beginnings[group as usize]);
+        }
         Arrival {
             due: Duration::ZERO,
             request: request(prompt, point.new_tokens, logits),
@@ -103,7 +112,7 @@ pub fn arrivals(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::Kind;
+    use crate::bench::{Kind, Shared};
 
     fn made(point: Point, requests: u32, index: u64) -> Vec<Arrival> {
         let point = Point { requests, ..point };
@@ -148,6 +157,26 @@ mod tests {
         }
         assert!(drawn.iter().all(|length| (10..=16).contains(length)));
         assert_eq!(point.mean_prompt(), 13);
+    }
+
+    #[test]
+    fn prompts_begin_with_one_of_those_that_are_shared() {
+        let shared = Some(Shared {
+            tokens: 12,
+            groups: 3,
+        });
+        let made = made(Point { shared, ..point() }, 300, 0);
+        let mut counts = std::collections::HashMap::new();
+        for arrival in &made {
+            assert_eq!(arrival.request.prompt.len(), 16);
+            *counts.entry(&arrival.request.prompt[..12]).or_insert(0) += 1;
+        }
+        assert_eq!(counts.len(), 3);
+        // Each is expected 100 times, with a standard deviation of 8.
+        assert!(counts.values().all(|count| (60..140).contains(count)));
+        let ends: std::collections::HashSet<_> =
+            made.iter().map(|a| &a.request.prompt[12..]).collect();
+        assert_eq!(ends.len(), 300);
     }
 
     #[test]

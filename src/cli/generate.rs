@@ -28,6 +28,7 @@ use crate::quote;
 use crate::session::echoing::Echoing;
 use crate::session::identity::identity;
 use crate::session::job::{Job, Style, Summary};
+use crate::session::prefixes::Prefixes;
 use crate::session::progress::Total;
 use crate::session::recording::Keep;
 use crate::session::{DeviceSpec, Opened, Progress, RunSpec, Texts};
@@ -141,6 +142,7 @@ pub(super) fn serve(
         output,
         style,
         window: WINDOW.max(4 * u64::from(max_seqs) * replicas as u64),
+        prefixes: Prefixes::of(&opened.options),
         // Text that comes is progress enough.
         progress: Progress::new(args.job.quiet || style == Style::Live, None)
             .counted(total)

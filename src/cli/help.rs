@@ -27,6 +27,7 @@ const RARE: &[&str] = &[
     "step-tokens",
     "chunk-tokens",
     "chunk-align",
+    "no-prefix-sharing",
     "stages",
 ];
 

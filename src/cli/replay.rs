@@ -125,6 +125,7 @@ fn run_spec(args: ReplayArgs, header: &Header) -> Result<RunSpec> {
         chunk_align: Some(shape.options.chunk_align),
         stages: Some(shape.stages as usize),
         steps_in_flight: Some(shape.options.steps_in_flight),
+        prefixes: Some(shape.options.prefixes),
     };
     Ok(spec)
 }

@@ -29,6 +29,7 @@ use crate::io::tensors::TensorFile;
 use crate::model::fingerprint::fingerprint;
 use crate::plan::Prompts;
 use crate::runtime::Logits;
+use crate::session::prefixes::Prefixes;
 use crate::session::recording::Keep;
 use crate::session::{Opened, Progress, RunSpec, Target, job, scoring};
 use crate::telemetry::{say, warn};
@@ -121,6 +122,10 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
         targets.iter().map(|target| target.tokens),
         args.logits.step_kind(),
     );
+    if !last_only {
+        // A token whose logits are wanted is computed.
+        spec.limits.prefixes = Some(0);
+    }
     let mut opened = Opened::on(target, spec, true)?;
     opened.only(&[args.logits.step_kind()]);
     let wanted = if last_only { Logits::Last } else { Logits::All };
@@ -145,6 +150,7 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
         comparison,
         logprobs,
     ));
+    let prefixes = Prefixes::of(&opened.options);
     let mut serving = opened.start(&Some(sink.clone()), keep)?;
     interrupt::look();
     let interrupt = interrupt::flag();
@@ -172,6 +178,7 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
         &mut serving,
         &prompts,
         wanted,
+        prefixes,
         &interrupt,
         &mut progress,
         &mut ended,

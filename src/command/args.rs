@@ -137,6 +137,9 @@ pub struct EngineArgs {
     /// Chunks of a prompt end at multiples of this [default: 64]
     #[arg(long, value_name = "TOKENS", value_parser = clap::value_parser!(u32).range(1..))]
     pub chunk_align: Option<u32>,
+    /// Compute every prompt by itself, also where prompts begin alike
+    #[arg(long)]
+    pub no_prefix_sharing: bool,
     /// The most memory to use, such as 22GiB or 512MB [default: 90% of what is free on a GPU, 80% of what is available to a CPU]
     #[arg(long, value_name = "SIZE")]
     pub memory_limit: Option<String>,

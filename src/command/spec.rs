@@ -260,6 +260,7 @@ impl EngineArgs {
             chunk_align: self.chunk_align,
             stages: self.stages.map(|stages| stages as usize),
             steps_in_flight: None,
+            prefixes: self.no_prefix_sharing.then_some(0),
         }
     }
 }

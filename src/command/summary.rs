@@ -34,8 +34,12 @@ pub fn lines(summary: &Summary, seqs: u32) -> Vec<String> {
     let seconds = summary.elapsed.as_secs_f64();
     let rate = |tokens: u64| tokens as f64 / seconds.max(1e-9);
     let (prompt, new) = (counts.prompt_tokens, counts.tokens);
+    let shared = match counts.shared_tokens {
+        0 => String::new(),
+        shared => format!(", {shared} of them shared"),
+    };
     lines.push(format!(
-        "{} ({:.1} tok/s) and {} ({:.1} tok/s) in {seconds:.2} s",
+        "{} ({:.1} tok/s{shared}) and {} ({:.1} tok/s) in {seconds:.2} s",
         counted(prompt, "prompt token"),
         rate(prompt),
         counted(new, "new token"),

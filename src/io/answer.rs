@@ -6,7 +6,8 @@
 //! `{"id", "output_ids", "text", "finish_reason", "usage", "logprobs"?, "timing"}` where
 //! - `output_ids` are all generated tokens, a stop id included; `text` leaves stop ids and, unless the
 //!   row says otherwise, special tokens out, and ends before a stop string
-//! - `usage` is `{"prompt_tokens", "completion_tokens", "total_tokens"}`
+//! - `usage` is `{"prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens"?}`, the last where some of the prompt's
+//!   tokens were computed for another row with the same beginning: how many, which hangs on what else ran
 //! - `logprobs`, where asked for, has an entry a token: `{"token", "id", "logprob", "top"}`, `top` an array of
 //!   `{"token", "id", "logprob"}`, best first: log-softmax of the raw logits. A token that is no whole character has
 //!   `bytes` too, behind `token`, which shows U+FFFD in their place; an id without a token has an empty `token`
@@ -74,7 +75,8 @@ fn own(label: &Label, outcome: &Outcome, codec: &Codec) -> String {
         output_ids: &outcome.output_ids,
         text: &outcome.text,
         finish_reason: outcome.finish,
-        usage: Usage::new(outcome.prompt_tokens, outcome.output_ids.len()),
+        usage: Usage::new(outcome.prompt_tokens, outcome.output_ids.len())
+            .cached(outcome.timing.cached_tokens),
         logprobs: outcome.logprobs.as_ref().map(|_| List(logprobs)),
         timing: TimingMs::of(&outcome.timing, !outcome.output_ids.is_empty()),
     })

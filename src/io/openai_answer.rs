@@ -36,7 +36,7 @@ pub fn body<'a>(
         created: origin.created,
         model: repeated.model.as_deref().unwrap_or(&origin.model),
         choices: List(choices),
-        usage: usage(repeated, outcomes),
+        usage: usage(repeated, outcomes.iter().map(Count::from)),
         timing: timing(outcomes),
     }
 }
@@ -172,23 +172,34 @@ pub(super) fn message(
     (message, json!(outcome.finish))
 }
 
-/// A prompt counts once, however many answers it has. Nothing is cached or thought apart here, for which the format has
-/// fields.
-fn usage(repeated: &OpenAi, outcomes: &[Outcome]) -> Value {
-    let counts = |outcome: &Outcome| (outcome.prompt_tokens, outcome.output_ids.len());
-    usage_of(repeated, outcomes.iter().map(counts))
+/// What a choice counts as.
+#[derive(Default, Clone, Copy)]
+pub(super) struct Count {
+    prompt: usize,
+    /// Those of the prompt's that were computed for another sequence.
+    cached: u32,
+    new: usize,
 }
 
-/// The usage of choices, of which each has the tokens of its prompt and its own.
-pub(super) fn usage_of(
-    repeated: &OpenAi,
-    choices: impl Iterator<Item = (usize, usize)> + Clone,
-) -> Value {
+impl From<&Outcome> for Count {
+    fn from(outcome: &Outcome) -> Self {
+        Self {
+            prompt: outcome.prompt_tokens,
+            cached: outcome.timing.cached_tokens,
+            new: outcome.output_ids.len(),
+        }
+    }
+}
+
+/// The usage of all choices. A prompt counts once, however many answers it has, and what of it was cached is what its first
+/// answer did not compute. Nothing is thought apart here, for which the format has a field.
+pub(super) fn usage(repeated: &OpenAi, choices: impl Iterator<Item = Count> + Clone) -> Value {
     let answers = repeated.n.unwrap_or(1) as usize;
     let prompts = choices.clone().step_by(answers.max(1));
-    let prompt = prompts.map(|(prompt, _)| prompt).sum();
-    let mut usage = json!(Usage::new(prompt, choices.map(|(_, new)| new).sum()));
-    usage["prompt_tokens_details"] = json!({"cached_tokens": 0});
+    let cached: u32 = prompts.clone().map(|first| first.cached).sum();
+    let prompt = prompts.map(|first| first.prompt).sum();
+    let mut usage = json!(Usage::new(prompt, choices.map(|choice| choice.new).sum()));
+    usage["prompt_tokens_details"] = json!({"cached_tokens": cached});
     usage["completion_tokens_details"] = json!({"reasoning_tokens": 0});
     usage
 }

@@ -6,7 +6,7 @@
 
 use super::codec::Codec;
 use super::echo::Echo;
-use super::openai_answer::{Logprobs, id, message, usage_of};
+use super::openai_answer::{Count, Logprobs, id, message, usage};
 use super::outcome::{Origin, Outcome, Tokens};
 use super::row::{Endpoint, OpenAi};
 use super::tool_calls;
@@ -41,8 +41,8 @@ struct Choice {
     offsets: Vec<usize>,
     /// All that comes waits for the end.
     waits: bool,
-    /// Tokens of the prompt, and of the whole answer.
-    usage: (usize, usize),
+    /// What the whole answer counts as.
+    count: Count,
 }
 
 #[derive(Serialize)]
@@ -167,7 +167,7 @@ impl Chunks {
     /// Writes the end of a choice, and what of it is not out.
     pub fn end(&mut self, out: &mut Vec<u8>, index: usize, outcome: &Outcome) {
         let choice = &mut self.choices[index];
-        choice.usage = (outcome.prompt_tokens, outcome.output_ids.len());
+        choice.count = outcome.into();
         let Choice { told, tokens, .. } = *choice;
         let chat = self.repeated.endpoint == Endpoint::Chat;
         let left = outcome.tokens().from(tokens);
@@ -207,8 +207,8 @@ impl Chunks {
     /// Writes what comes behind all choices.
     pub fn finish(&self, out: &mut Vec<u8>) {
         if self.repeated.stream.is_some_and(|stream| stream.usage) {
-            let choices = self.choices.iter().map(|choice| choice.usage);
-            let usage = usage_of(&self.repeated, choices);
+            let choices = self.choices.iter().map(|choice| choice.count);
+            let usage = usage(&self.repeated, choices);
             self.chunk::<()>(out, &[], Some(usage));
         }
         out.extend(DONE);

@@ -65,6 +65,8 @@ pub(super) struct Usage {
     prompt_tokens: usize,
     completion_tokens: usize,
     total_tokens: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cached_tokens: Option<u32>,
 }
 
 impl Usage {
@@ -73,6 +75,15 @@ impl Usage {
             prompt_tokens,
             completion_tokens,
             total_tokens: prompt_tokens + completion_tokens,
+            cached_tokens: None,
+        }
+    }
+
+    /// So many of the prompt's tokens were computed for another sequence; 0 is not said.
+    pub(super) fn cached(self, tokens: u32) -> Self {
+        Self {
+            cached_tokens: (tokens > 0).then_some(tokens),
+            ..self
         }
     }
 }

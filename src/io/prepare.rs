@@ -63,8 +63,14 @@ impl Waiting {
         self.prompts.len() * self.answers - self.taken
     }
 
+    /// Each prompt, and how many sequences it has.
+    pub fn prompts(&self) -> impl Iterator<Item = (&[u32], usize)> {
+        let prompts = self.prompts.iter();
+        prompts.map(|prepared| (&prepared.request.prompt[..], self.answers))
+    }
+
     /// The next one.
-    pub fn peek(&mut self) -> Option<&Prepared> {
+    pub fn peek(&mut self) -> Option<&mut Prepared> {
         let prepared = self
             .prompts
             .get_mut(self.taken.checked_div(self.answers)?)?;
@@ -278,6 +284,7 @@ fn prepare_one(
         },
         timeout: options.timeout_ms.map(Duration::from_millis),
         logits,
+        borders: vec![],
         prompt,
     };
     Ok(Prepared {

@@ -18,6 +18,8 @@ pub(super) fn scheduler_bytes(options: &EngineOptions, rings: &RingCapacities) -
     slots * (bytes::<abi::tg_slot>() + u64::from(rings.biases) * bytes::<abi::tg_bias>())
         + options.kept_token_bytes()
         + slots * context_pages(options) * WORD_BYTES
+        + u64::from(options.prefixes)
+            * (bytes::<abi::tg_prefix>() + (2 + context_pages(options)) * WORD_BYTES)
         + u64::from(options.steps_in_flight) * step
         + u64::from(rings.requests) * 8
 }
@@ -106,6 +108,7 @@ mod tests {
             chunk_share: 1,
             chunk_align: 64,
             steps_in_flight: 3,
+            prefixes: 0,
             record: false,
         };
         let rings = RingCapacities::new(&options);

@@ -304,6 +304,20 @@ fn fixed_items(
         let arithmetic = format!("{what} for each of {vocabulary} tokens, {slots} sequences");
         items.push(item(name, slots.saturating_mul(bytes), arithmetic));
     }
+    if options.prefixes > 0 {
+        let seen_bytes = vocabulary.div_ceil(8);
+        let snapshot_bytes = whole_bytes(state_bytes).saturating_add(seen_bytes);
+        items.push(item(
+            "shared prefixes",
+            u64::from(options.prefixes).saturating_mul(snapshot_bytes),
+            format!(
+                "{} snapshots of {}: a sequence's conv state, {} of seen tokens",
+                options.prefixes,
+                Bytes(snapshot_bytes),
+                Bytes(seen_bytes)
+            ),
+        ));
+    }
     let scheduler = scheduler_bytes(options, rings);
     items.push(item(
         "scheduler",

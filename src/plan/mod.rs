@@ -184,6 +184,7 @@ mod tests {
             chunk_share: 0,
             chunk_align: 64,
             steps_in_flight: 1,
+            prefixes: 0,
             record: false,
         };
         let reachable = bucket_sizes.reachable(&options);

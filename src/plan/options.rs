@@ -27,6 +27,9 @@ pub struct EngineOptions {
     pub chunk_align: u32,
     /// Micro-batches in flight; at least the number of stages.
     pub steps_in_flight: u32,
+    /// Prefixes that may be shared at once, each with a snapshot of the state of a sequence; 0: none are.
+    #[serde(default)]
+    pub prefixes: u32,
     /// Keep every trace record: a full trace ring blocks the scheduler instead of losing the oldest.
     pub record: bool,
 }
@@ -88,6 +91,8 @@ pub struct Limits {
     pub stages: Option<usize>,
     /// Default: the number of stages.
     pub steps_in_flight: Option<u32>,
+    /// Default: as many as sequences, from 8 to 256.
+    pub prefixes: Option<u32>,
 }
 
 /// Prompts as far as sizes and stages depend on them.
@@ -301,6 +306,7 @@ impl Limits {
             chunk_share,
             chunk_align,
             steps_in_flight,
+            prefixes: self.prefixes.unwrap_or(max_seqs.clamp(8, 256)),
             record: false,
         })
     }

@@ -1,6 +1,6 @@
 //! What lies in the rings, from and to the values of the library: requests as their entries, events by theirs.
 
-use super::request::{EndReason, Event, Logits, Request, Sampling, Timing, TokenLogprobs};
+use super::request::{Border, EndReason, Event, Logits, Request, Sampling, Timing, TokenLogprobs};
 use crate::error::{Error, Result};
 use crate::sys::abi;
 use std::time::Duration;
@@ -93,6 +93,16 @@ pub(super) fn entry(request: &Request, token_start: u64) -> Result<abi::tg_reque
     for (to, &from) in entry.stop_ids.iter_mut().zip(&request.stop_ids) {
         *to = from as i32;
     }
+    let room = entry.borders.len();
+    if request.borders.len() > room {
+        return Err(Error::Usage(format!(
+            "a request has at most {room} borders of shared prefixes, not {}",
+            request.borders.len()
+        )));
+    }
+    for (to, &Border { prefix, tokens }) in entry.borders.iter_mut().zip(&request.borders) {
+        *to = abi::tg_border { prefix, tokens };
+    }
     Ok(entry)
 }
 
@@ -140,6 +150,7 @@ pub(super) fn from_event(event: &abi::tg_event, sampled: Option<&abi::tg_sampled
             first_token: since_seen(event.first_ns),
             total: since_seen(event.time_ns),
             recomputed: event.step as u32,
+            cached_tokens: event.token as u32,
         },
     }
 }

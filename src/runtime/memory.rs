@@ -224,6 +224,7 @@ mod tests {
             chunk_share: 0,
             chunk_align: 4,
             steps_in_flight: 1,
+            prefixes: 0,
             record: false,
         };
         let bucket_sizes = BucketSizes {

@@ -32,7 +32,7 @@ pub use links::{Asked, StageLink};
 pub use options::{EngineOptions, EngineShape, EngineStatus};
 pub use replica::Replica;
 pub use replicas::Replicas;
-pub use request::{EndReason, Event, Logits, Request, Sampling, Timing, TokenLogprobs};
+pub use request::{Border, EndReason, Event, Logits, Request, Sampling, Timing, TokenLogprobs};
 pub use rings::HostRings;
 
 pub use signal::Waker;

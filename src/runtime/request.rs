@@ -24,6 +24,18 @@ pub struct Request {
     /// Counted from when the scheduler first sees the request.
     pub timeout: Option<Duration>,
     pub logits: Logits,
+    /// Where prefixes of the prompt end that other requests have too, ascending; at most 4, and none with [`Logits::All`].
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub borders: Vec<Border>,
+}
+
+/// Where a prefix ends that several prompts have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Border {
+    /// The prefix's number: the same in all requests of an engine that begin so, and in no others; not 0.
+    pub prefix: u32,
+    /// From the prompt's first token on, fewer than the prompt has.
+    pub tokens: u32,
 }
 
 /// Which of the prompt's logits go to the engine's sink.
@@ -161,4 +173,6 @@ pub struct Timing {
     pub total: Duration,
     /// How often the sequence gave its pages back and was recomputed.
     pub recomputed: u32,
+    /// Prompt tokens that were not computed for this sequence, but for another one with the same prefix.
+    pub cached_tokens: u32,
 }

@@ -94,6 +94,7 @@ impl Sizes {
             grow_tokens: grow_tokens(options.max_context),
             ahead: u32::from(*ahead),
             bias_capacity: capacities.biases,
+            prefixes: options.prefixes,
             ..Default::default()
         };
         for (kind, sizes) in [
@@ -132,7 +133,7 @@ impl Sizes {
             return Err(Error::Usage(format!(
                 "the scheduler cannot run with these sizes: max-seqs {} (1 to {}), step-tokens {} (at least max-seqs + {} and at most \
                  the largest mixed and score buckets), chunk-tokens {} (at least {}), {stages} stages with {} steps in flight (at most {}), largest decode bucket {} \
-                 (at least max-seqs), {} pages of {} tokens, context {}, rings of {capacities:?} (powers of two, but for at most {} biases; sampled at most events)",
+                 (at least max-seqs), {} pages of {} tokens, context {}, {} prefixes (at most {}), rings of {capacities:?} (powers of two, but for at most {} biases; sampled at most events)",
                 options.max_seqs,
                 abi::TG_MAX_SLOTS,
                 options.step_tokens,
@@ -145,6 +146,8 @@ impl Sizes {
                 options.pages,
                 options.page_tokens,
                 options.max_context,
+                options.prefixes,
+                abi::TG_MAX_PREFIXES,
                 abi::TG_MAX_BIASES,
             )));
         }

@@ -280,6 +280,7 @@ impl Shared {
             style: Style::Json,
             origin,
             window: WINDOW,
+            prefixes: None, // the session finds them
             progress: Progress::new(true, None),
             interrupt,
         };

@@ -20,6 +20,7 @@ pub struct Metrics {
     requests: Family<Labels<2>, Counter>,
     sequences: Family<Labels<1>, Counter>,
     prompt_tokens: Counter,
+    cached_tokens: Counter,
     new_tokens: Counter,
     first_token: Histogram,
     between_tokens: Histogram,
@@ -44,6 +45,7 @@ impl Default for Metrics {
             requests: add(a, "requests", "Requests", Family::default()),
             sequences: add(a, "sequences", "Ended sequences", Family::default()),
             prompt_tokens: add(a, "prompt_tokens", "Tokens of answered prompts", counter()),
+            cached_tokens: add(a, "cached_tokens", "Of these, computed once", counter()),
             new_tokens: add(a, "generation_tokens", "Generated tokens", counter()),
             running: add(a, "sequences_running", "Sequences in a slot", gauge()),
             waiting: add(a, "sequences_waiting", "Waiting sequences", gauge()),
@@ -130,6 +132,8 @@ impl Meter {
             Ok(Output::End { outcome, .. }) => match outcome {
                 Ok(outcome) => {
                     metrics.prompt_tokens.inc_by(outcome.prompt_tokens as u64);
+                    let cached = &metrics.cached_tokens;
+                    cached.inc_by(outcome.timing.cached_tokens.into());
                     serde_json::to_value(outcome.finish).unwrap_or_default()
                 }
                 Err(error) => error.code.as_str().into(),

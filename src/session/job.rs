@@ -5,6 +5,7 @@ mod intake;
 
 use self::asked::{Asked, Came};
 use super::failures::Failures;
+use super::prefixes::Prefixes;
 use super::progress::{Counts, Progress};
 use super::sequences::{Change, Live, Sequences, Taken};
 use crate::error::{Error, Result};
@@ -39,6 +40,8 @@ pub struct Job<'a> {
     pub origin: Origin,
     /// Rows taken in beyond the oldest one that is not written yet, at most; fewer while long answers wait for it.
     pub window: u64,
+    /// What the engine shares of prompts; `None`: nothing, or it finds out by itself.
+    pub prefixes: Option<Prefixes>,
     pub progress: Progress,
     pub interrupt: &'a AtomicBool,
 }
@@ -247,6 +250,8 @@ impl Run<'_> {
     ) -> Result<()> {
         let prompt_tokens = outcomes.iter().map(|outcome| outcome.prompt_tokens as u64);
         self.counts.prompt_tokens += prompt_tokens.sum::<u64>();
+        let shared = outcomes.iter().map(|outcome| outcome.timing.cached_tokens);
+        self.counts.shared_tokens += shared.map(u64::from).sum::<u64>();
         let last = outcomes.iter().all(|outcome| outcome.finish.is_final());
         let at_limit = outcomes
             .iter()

@@ -7,6 +7,7 @@
 //! - [`answering`]: [`Session`], a handle to all of that with a running engine, which the thread of `serving` drives;
 //!   [`sequences`]: tokens and texts of what runs there
 //! - [`echoing`]: an engine whose requests may ask for their prompts' logprobs, which all of these have; [`guest`]: an engine for a job, that is a session's
+//! - [`prefixes`]: which prompts begin alike, so that what they share is computed once
 //! - [`job`]: the loop of `generate` over rows, whose [`failures`] it counts; [`scoring`]: that of `score` over prompts
 //! - [`Progress`]: how far such a loop is, on standard error
 //! - [`forecast`]: how long a job would take
@@ -23,6 +24,7 @@ pub mod guest;
 pub mod identity;
 pub mod job;
 pub mod opened;
+pub mod prefixes;
 pub mod progress;
 pub mod recording;
 pub mod scoring;

@@ -23,6 +23,8 @@ pub struct Counts {
     pub recomputed: u64,
     /// Prompt tokens of finished rows.
     pub prompt_tokens: u64,
+    /// Those of them that were computed for other sequences.
+    pub shared_tokens: u64,
     /// Tokens generated.
     pub tokens: u64,
 }

@@ -1,5 +1,6 @@
 //! The loop of `score`: prompts to the device, in order, until each has ended. Their logits go to the sink.
 
+use super::prefixes::Prefixes;
 use super::progress::{Counts, Progress};
 use crate::error::{Error, Result};
 use crate::runtime::{EndReason, Engine, Event, Logits, Request, Sampling};
@@ -9,7 +10,7 @@ use std::time::Duration;
 const EVENT_POLL: Duration = Duration::from_millis(20);
 
 /// Scores `prompts`, which become requests 0, 1, 2 ... of a fresh device, and calls `ended` as each has
-/// delivered its logits. False: interrupted.
+/// delivered its logits. `prefixes`: what may be shared of them, of none where all logits are wanted. False: interrupted.
 ///
 /// # Errors
 /// The device failed or refused a prompt, or `ended` failed.
@@ -17,11 +18,15 @@ pub fn run(
     engine: &mut dyn Engine,
     prompts: &[&[u32]],
     logits: Logits,
+    mut prefixes: Option<Prefixes>,
     interrupt: &AtomicBool,
     progress: &mut Progress,
     ended: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<bool> {
     let mut counts = Counts::default();
+    for prompt in prompts {
+        prefixes.iter_mut().for_each(|of| of.expect(prompt, 1));
+    }
     let mut next = prompts.iter();
     let mut held = None;
     let mut take = |event: Option<Event>, counts: &mut Counts| -> Result<()> {
@@ -45,10 +50,13 @@ pub fn run(
             return Ok(false);
         }
         let mut submit = || -> Result<()> {
-            while let Some(request) = held
+            while let Some(mut request) = held
                 .take()
                 .or_else(|| next.next().map(|p| request(p, logits)))
             {
+                if let Some(prefixes) = &mut prefixes {
+                    request.borders = prefixes.borders(&request.prompt);
+                }
                 if engine.try_submit(&request)?.is_none() {
                     held = Some(request);
                     break;
@@ -80,6 +88,7 @@ pub fn request(prompt: &[u32], logits: Logits) -> Request {
         stop_ids: Vec::new(),
         min_new_tokens: 0,
         biases: Vec::new(),
+        borders: Vec::new(),
         sampling: Sampling::default(),
         timeout: None,
         logits,

@@ -2,6 +2,7 @@
 
 use super::echoing::Echoing;
 use super::opened::Opened;
+use super::prefixes::Prefixes;
 use super::recording::Keep;
 use super::sequences::{Change, Sequences, Taken};
 use crate::error::{Error, Result};
@@ -111,6 +112,13 @@ impl Guest {
 }
 
 impl Wanted {
+    fn request(&mut self) -> &mut Request {
+        match self {
+            Self::Answer(prepared, _) => &mut prepared.request,
+            Self::Events(request, _) => request,
+        }
+    }
+
     fn number(&self) -> u64 {
         match self {
             Self::Answer(_, Asker { number, .. }) | Self::Events(_, Guest { number, .. }) => {
@@ -151,6 +159,7 @@ impl Serving {
             let server = Server {
                 engine,
                 codec,
+                prefixes: Prefixes::of(&opened.options),
                 waiting: VecDeque::new(),
                 sequences: Sequences::default(),
                 guests: HashMap::new(),
@@ -199,6 +208,8 @@ impl Drop for Serving {
 struct Server {
     engine: Echoing,
     codec: Arc<Codec>,
+    /// Where the engine shares any.
+    prefixes: Option<Prefixes>,
     /// In the order in which they were asked.
     waiting: VecDeque<Wanted>,
     sequences: Sequences<Asker>,
@@ -291,7 +302,12 @@ impl Server {
             };
             while let Some(command) = next {
                 match command {
-                    Command::Ask(wanted) => self.waiting.push_back(wanted),
+                    Command::Ask(mut wanted) => {
+                        if let Some(prefixes) = &mut self.prefixes {
+                            prefixes.expect(&wanted.request().prompt, 1);
+                        }
+                        self.waiting.push_back(wanted);
+                    }
                     Command::Cancel(number) => self.cancel(number),
                     Command::Status(tell) => tell(self.status()),
                     Command::Finish { whole, tell } => return Ok(Ended::Asked { whole, tell }),
@@ -326,10 +342,10 @@ impl Server {
     /// Hands over what there is room for.
     fn submit(&mut self) -> Result<()> {
         while let Some(mut wanted) = self.waiting.pop_front() {
-            let request = match &wanted {
-                Wanted::Answer(prepared, _) => &prepared.request,
-                Wanted::Events(request, _) => request,
-            };
+            let request = wanted.request();
+            if let Some(prefixes) = &mut self.prefixes {
+                request.borders = prefixes.borders(&request.prompt);
+            }
             match (self.engine.try_submit(request), &mut wanted) {
                 (Ok(Some(request)), _) => match wanted {
                     Wanted::Answer(prepared, asker) => {

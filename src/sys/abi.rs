@@ -10,6 +10,8 @@ pub const TG_MAX_STAGES: u32 = 16;
 pub const TG_MAX_STOP_IDS: u32 = 16;
 pub const TG_MAX_LOGPROBS: u32 = 20;
 pub const TG_MAX_BIASES: u32 = 300;
+pub const TG_MAX_BORDERS: u32 = 4;
+pub const TG_MAX_PREFIXES: u32 = 1024;
 pub const TG_MAX_BUCKETS: u32 = 16;
 pub const TG_MAX_TAKES: u32 = 256;
 pub const TG_PHASES: u32 = 12;
@@ -55,6 +57,11 @@ pub const TG_SLOT_PREEMPTED: u32 = 4;
 pub const TG_SEQUENCE_FIRST: u32 = 1;
 pub const TG_SEQUENCE_LAST: u32 = 2;
 pub const TG_SEQUENCE_DECODE: u32 = 4;
+pub const TG_SEQUENCE_BORDER: u32 = 8;
+pub const TG_PREFIX_FREE: u32 = 0;
+pub const TG_PREFIX_PENDING: u32 = 1;
+pub const TG_PREFIX_READY: u32 = 2;
+pub const TG_PREFIX_GOING: u32 = 3;
 pub const TG_DISPATCH_IDLE: u32 = 0;
 pub const TG_DISPATCH_BEHIND: u32 = 1;
 pub const TG_COPIES: u32 = 2;
@@ -146,6 +153,8 @@ pub const TG_EMBED_THREADS: u32 = 256;
 pub const TG_LOGITS_COPY_THREADS: u32 = 256;
 pub const TG_NEEDED_THREADS: u32 = 1024;
 pub const TG_GATHER_THREADS: u32 = 256;
+pub const TG_SHARE_THREADS: u32 = 256;
+pub const TG_SHARE_LAYERS: u32 = 32;
 pub const TG_SWAP_AB_MOST_STAGES: u32 = 16;
 pub const TG_RANDOM_THREADS: u32 = 256;
 pub const TG_NO_TIMEOUT: u64 = 18446744073709551615;
@@ -179,6 +188,12 @@ pub struct tg_bias {
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
+pub struct tg_border {
+    pub prefix: u32,
+    pub tokens: u32,
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
 pub struct tg_request {
     pub token_start: u64,
     pub timeout_ns: u64,
@@ -188,6 +203,7 @@ pub struct tg_request {
     pub stop_count: u32,
     pub sampling: tg_sampling,
     pub stop_ids: [i32; 16usize],
+    pub borders: [tg_border; 4usize],
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
@@ -247,6 +263,8 @@ pub struct tg_outcome {
     pub steps_in_flight: u32,
     pub preempted: u32,
     pub recomputed: u32,
+    pub skipped: u32,
+    pub prefixes: u32,
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
@@ -390,7 +408,8 @@ pub struct tg_config {
     pub bias_capacity: u32,
     pub grow_tokens: u32,
     pub chunk_share: u32,
-    pub pad: [u32; 3usize],
+    pub prefixes: u32,
+    pub pad: [u32; 2usize],
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
@@ -413,6 +432,9 @@ pub struct tg_slot {
     pub flags: u32,
     pub stop_count: u32,
     pub recomputes: u32,
+    pub prefix: u32,
+    pub skipped: u32,
+    pub pad: [u32; 2usize],
     pub sampling: tg_sampling,
     pub stop_ids: [i32; 16usize],
 }
@@ -434,6 +456,10 @@ pub struct tg_sequence {
     pub first_position: u32,
     pub sample: u32,
     pub flags: u32,
+    pub from: u32,
+    pub from_page: u32,
+    pub computes: u32,
+    pub border_page: u32,
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
@@ -447,13 +473,31 @@ pub struct tg_step {
     pub decode_rows: u32,
     pub sequences: u32,
     pub sample_rows: u32,
-    pub pad: u32,
+    pub shares: u32,
     pub row_table: u64,
     pub sequence_table: u64,
     pub sample_table: u64,
     pub sampled_table: u64,
     pub slot_sequence_table: u64,
     pub earlier_table: u64,
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
+pub struct tg_prefix {
+    pub number: u32,
+    pub tokens: u32,
+    pub parent: u32,
+    pub phase: u32,
+    pub users: u32,
+    pub first_page: u32,
+    pub pages: u32,
+    pub chain_pages: u32,
+    pub slot: u32,
+    pub first_free: u32,
+    pub request: u64,
+    pub made: u64,
+    pub ready: u64,
+    pub used: u64,
 }
 #[repr(C)]
 #[derive(Debug, Default, Copy, Clone, PartialEq, Eq)]
@@ -484,12 +528,16 @@ pub struct tg_state {
     pub prefill_table: u64,
     pub preempted_table: u64,
     pub kept_table: u64,
+    pub prefix_table: u64,
+    pub prefix_page_table: u64,
+    pub going_table: u64,
     pub pending_table: u64,
     pub pending_sample_table: u64,
     pub scratch_table: u64,
     pub ended_table: u64,
     pub wanting_table: u64,
     pub taken_table: u64,
+    pub made_table: u64,
     pub inputs: tg_inputs,
     pub outcome: tg_outcome,
     pub turn: u64,
@@ -511,6 +559,10 @@ pub struct tg_state {
     pub pending_published: u32,
     pub preempted: u32,
     pub leaving: u32,
+    pub prefixes: u32,
+    pub idle_prefixes: u32,
+    pub going: u32,
+    pub pad: [u32; 3usize],
     pub claimer: tg_claimer,
     pub steps: [tg_step; 16usize],
     pub mailbox: [tg_mailbox; 16usize],
@@ -1091,6 +1143,18 @@ pub struct tg_gather_args {
     pub h_bytes: u32,
     pub q_bytes: u32,
     pub qkv_bytes: u32,
+    pub pad: u32,
+}
+#[repr(C)]
+#[derive(Debug, Default, Copy, Clone, PartialEq, Eq, bytemuck :: NoUninit)]
+pub struct tg_share_args {
+    pub state: u64,
+    pub step: u64,
+    pub kept: [u64; 32usize],
+    pub values: [u64; 32usize],
+    pub conv_bytes: u64,
+    pub page_bytes: u64,
+    pub ends: u32,
     pub pad: u32,
 }
 #[repr(C)]

@@ -12,3 +12,19 @@
     clippy::pedantic
 )]
 pub mod abi;
+
+impl abi::tg_sequence {
+    /// The rest of a sequence that neither starts from a shared prefix nor computes one.
+    pub const UNSHARED: Self = Self {
+        slot: 0,
+        first_row: 0,
+        rows: 0,
+        first_position: 0,
+        sample: abi::TG_NONE,
+        flags: 0,
+        from: abi::TG_NONE,
+        from_page: abi::TG_NONE,
+        computes: abi::TG_NONE,
+        border_page: abi::TG_NONE,
+    };
+}

@@ -90,6 +90,9 @@ impl Requests {
         if event.step > 0 {
             args["read_again"] = event.step.into();
         }
+        if event.token > 0 {
+            args["cached_tokens"] = event.token.into();
+        }
         let id = event.request;
         let name = format!("request {id}");
         out.nested("b", id, &name, event.seen_ns, args)?;

@@ -16,6 +16,9 @@ pub struct StepArgs {
     /// Rows of prompts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt_rows: Option<u32>,
+    /// Tokens of prompts that it does not compute: shared prefixes have them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shared_tokens: Option<u32>,
     /// The run was broken off before it came back.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub unfinished: bool,

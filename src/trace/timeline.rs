@@ -183,6 +183,7 @@ impl Timeline {
                 sequences: turn.sequences,
                 sampled: turn.sample_rows,
                 prompt_rows: Some(turn.rows.saturating_sub(view.header().decode_rows)),
+                shared_tokens: (turn.skipped > 0).then_some(turn.skipped),
                 unfinished: false,
             },
         };

@@ -33,6 +33,36 @@ fn lengths_are_drawn_by_the_seed() {
 }
 
 #[test]
+fn prompts_that_begin_alike_are_computed_once() {
+    let load = ["serve", "-b", "4", "--num-prompts", "16", "-p", "24-40"];
+    let load = [&load[..], &["-n", "3", "--shared-prefix", "20,2"]].concat();
+    let shared = one(&load);
+    assert_eq!(
+        (&shared["shared_prefix"], &shared["prefix_groups"]),
+        (&20.into(), &2.into())
+    );
+    assert!(number(&shared, "prefixes") > 0.0);
+    let cached = number(&shared, "total_cached_tokens");
+    // The first of each group computes its beginning.
+    assert_eq!(cached, 14.0 * 20.0);
+    let alone = one(&[&load[..], &["--no-prefix-sharing"]].concat());
+    assert_eq!(
+        (&alone["prefixes"], &alone["total_cached_tokens"]),
+        (&0.into(), &0.into())
+    );
+    assert_eq!(alone["outputs_sha256"], shared["outputs_sha256"]);
+    let none = one(&["serve", "-p", "8", "-n", "2", "-b", "2"]);
+    assert!(none["shared_prefix"].is_null() && none["total_cached_tokens"].is_null());
+    bench(&["serve", "-p", "24-40", "--shared-prefix", "24"]).fails(
+        2,
+        &["--shared-prefix: found 24 tokens, expected fewer", "24"],
+    );
+    for wrong in ["0", "3,0", "3,", "x", "3,4,5"] {
+        bench(&["serve", "--shared-prefix", wrong]).fails(2, &["such as 1000,4"]);
+    }
+}
+
+#[test]
 fn a_closed_loop_holds_as_many_sequences_as_are_in_flight() {
     let load = ["serve", "-p", "4-8", "-n", "6", "--num-prompts", "12"];
     let row = one(&[&load[..], &["--max-concurrency", "3"]].concat());

@@ -34,7 +34,7 @@ fn tables_csv_and_lines_have_the_same_results() {
         header.contains(",avg_ts,stddev_ts,") && !header.contains("samples"),
         "{header}"
     );
-    assert!(line.contains(",decode,1,4,,,6,"), "{line}");
+    assert!(line.contains(",decode,1,4,,,,,6,"), "{line}");
     assert_eq!(rows(&text("jsonl"))[0]["n_gen"], 6);
 }
 

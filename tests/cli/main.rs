@@ -20,6 +20,7 @@ mod not_finite;
 mod pages;
 mod penalties;
 mod pipes;
+mod prefixes;
 mod profile;
 mod progress;
 mod prompts;

@@ -134,7 +134,7 @@ fn a_recording_that_is_none_or_does_not_fit_is_refused() {
     refused(
         "random:tiny",
         1,
-        "found a recording of version 99, expected 5",
+        "found a recording of version 99, expected 6",
     );
 
     std::fs::write(&record, &whole).unwrap();

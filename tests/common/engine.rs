@@ -16,6 +16,7 @@ pub fn request(prompt: impl IntoIterator<Item = u32>, max_new_tokens: u32) -> Re
         stop_ids: vec![],
         min_new_tokens: 0,
         biases: Vec::new(),
+        borders: Vec::new(),
         sampling: Sampling::default(),
         timeout: None,
         logits: Logits::None,

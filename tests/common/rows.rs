@@ -40,13 +40,27 @@ pub fn read_text(path: &Path) -> String {
     text
 }
 
+/// Without what may differ between two runs: times, and which tokens were another row's.
+pub fn without_timing(mut value: Value) -> Value {
+    match &mut value {
+        Value::Object(fields) => {
+            fields.retain(|name, _| name != "timing" && name != "cached_tokens");
+            for field in fields.values_mut() {
+                *field = without_timing(field.take());
+            }
+        }
+        Value::Array(items) => {
+            for item in items {
+                *item = without_timing(item.take());
+            }
+        }
+        _ => {}
+    }
+    value
+}
+
 /// The rows of a file, without what may differ between two runs.
 pub fn rows_without_timing(path: &Path) -> Vec<Value> {
-    let mut rows = rows(&read_text(path));
-    for row in &mut rows {
-        if let Some(fields) = row.as_object_mut() {
-            fields.remove("timing");
-        }
-    }
-    rows
+    let rows = rows(&read_text(path)).into_iter();
+    rows.map(without_timing).collect()
 }

@@ -47,6 +47,7 @@ impl Setup {
             chunk_share: 0,
             chunk_align: 1,
             steps_in_flight: self.stages.len() as u32 + 1,
+            prefixes: 0,
             record: false,
         }
     }
@@ -272,6 +273,7 @@ impl Composed {
                 u32::MAX
             },
             flags,
+            ..abi::tg_sequence::UNSHARED
         });
         if sample {
             self.sample_rows.push(self.rows.len() as u32 - 1);

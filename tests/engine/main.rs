@@ -6,6 +6,7 @@ mod common;
 mod device;
 mod ends;
 mod on_device;
+mod prefixes;
 mod replicas;
 mod rig;
 mod schedule;

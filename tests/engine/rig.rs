@@ -75,6 +75,7 @@ pub const OPTIONS: EngineOptions = EngineOptions {
     chunk_share: 0,
     chunk_align: 4,
     steps_in_flight: 1,
+    prefixes: 0,
     record: false,
 };
 

@@ -2,7 +2,7 @@
 
 use crate::common::fixtures::fixture;
 use crate::common::program::command;
-use crate::common::rows::{read_text, text};
+use crate::common::rows::{read_text, text, without_timing};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -312,13 +312,7 @@ fn lines(text: &[u8]) -> Vec<Value> {
 
 /// Without what may differ between two runs.
 fn answers(text: &[u8]) -> Vec<Value> {
-    let mut lines = lines(text);
-    for line in &mut lines {
-        if let Some(fields) = line.as_object_mut() {
-            fields.remove("timing");
-        }
-    }
-    lines
+    lines(text).into_iter().map(without_timing).collect()
 }
 
 /// What the command writes when nothing happens.

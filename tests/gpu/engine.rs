@@ -32,6 +32,7 @@ pub const OPTIONS: EngineOptions = EngineOptions {
     chunk_share: 0,
     chunk_align: 64,
     steps_in_flight: 1,
+    prefixes: 0,
     record: false,
 };
 
@@ -57,8 +58,8 @@ pub struct Outcome {
 
 /// Keeps delivered logits; asserts that they come in order.
 pub struct Collector {
-    outcomes: Mutex<Vec<Outcome>>,
-    vocab_size: usize,
+    pub outcomes: Mutex<Vec<Outcome>>,
+    pub vocab_size: usize,
 }
 
 impl LogitsSink for Collector {
@@ -103,12 +104,22 @@ pub fn device(gpu: &OpenGpu, dtype: DType, launch: LaunchWay) -> GpuDevice {
 
 /// An engine that waits for its launch.
 pub fn engine(gpu: &OpenGpu, model: &Arc<Model>, setup: Setup, sink: &SharedSink) -> SingleEngine {
+    engine_of(gpu, model, setup, sink, &OPTIONS)
+}
+
+pub fn engine_of(
+    gpu: &OpenGpu,
+    model: &Arc<Model>,
+    setup: Setup,
+    sink: &SharedSink,
+    options: &EngineOptions,
+) -> SingleEngine {
     let plan = plan(model, setup.stages);
     let device = device(gpu, setup.dtype, setup.launch);
     let spec = EngineSpec {
         model,
         plan: &plan,
-        options: &OPTIONS,
+        options,
         sink,
     };
     let mut engine = SingleEngine::on(&device, &spec).unwrap();

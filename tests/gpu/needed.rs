@@ -82,7 +82,7 @@ fn the_last_rows_of_each_sequence_are_listed_and_gathered() {
                 size_of::<abi::tg_step>(),
                 16 * rows,
                 4 * rows,
-                24 * step.chunks.len(),
+                size_of::<abi::tg_sequence>() * step.chunks.len(),
                 4 * step.chunks.len(),
             ]
             .map(|bytes| gpu.poisoned(bytes));
@@ -116,7 +116,8 @@ fn the_last_rows_of_each_sequence_are_listed_and_gathered() {
             assert_eq!(gpu.get_u32(&rows_at)[..4 * needed], listed_rows, "{what}");
             assert_eq!(gpu.get_u32(&from_at)[..needed], from, "{what}");
             assert_eq!(gpu.get_u32(&samples_at)[..samples.len()], samples, "{what}");
-            for (found, expected) in gpu.get_u32(&sequences_at).chunks(6).zip(&sequences) {
+            let words = size_of::<abi::tg_sequence>() / 4;
+            for (found, expected) in gpu.get_u32(&sequences_at).chunks(words).zip(&sequences) {
                 assert_eq!(found[..5], expected[..], "{what}");
             }
             let at = std::mem::offset_of!(abi::tg_step, rows) / 4;

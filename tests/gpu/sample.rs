@@ -188,6 +188,135 @@ fn counts_begin_with_a_prompt_and_end_where_16_bits_do() {
     }
 }
 
+/// A slot, the position of its first token, its tokens, and what it shares.
+type Shared<'a> = (usize, usize, &'a [u32], abi::tg_sequence);
+
+/// Prefixes have the bits of their own tokens, whoever computes them, and of those before; slots begin with these where they have a
+/// repetition penalty.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn what_penalties_know_comes_with_a_prefix() {
+    const SLOTS: usize = 5;
+    let gpu = Gpu::new();
+    let mut random = Random(53);
+    for vocabulary in [301, 8_190, 65_536] {
+        let rig = rig(&gpu, vocabulary);
+        let (prefixes, words) = (3, seen_words(vocabulary));
+        let notes = Notes::new(&gpu, SLOTS + prefixes, vocabulary);
+        let mut tokens = |count: usize| -> Vec<u32> {
+            let ids = (0..count).map(|_| random.below(vocabulary as u32));
+            ids.collect()
+        };
+        let [a, b, c, d, e, f, g] = [700, 30, 5, 41, 8, 9, 3].map(&mut tokens);
+        let mut slots = Step::with_slots(&mut Random(0), SLOTS, 1024, 16);
+        for (slot, sampling) in slots.slots.iter_mut().zip([
+            [1.0_f32, 0.0],
+            [1.5, 0.0],
+            [1.5, 0.5],
+            [1.0, 0.5],
+            [1.0, 0.0],
+        ]) {
+            slot.sampling.repetition_penalty = sampling[0].to_bits();
+            slot.sampling.frequency_penalty = sampling[1].to_bits();
+            slot.prompt_tokens = 1024;
+        }
+        let unshared = abi::tg_sequence::UNSHARED;
+        let computes = |computes: u32| abi::tg_sequence {
+            computes,
+            ..unshared
+        };
+        let from = |from: u32| abi::tg_sequence { from, ..unshared };
+        let at = [0, a.len(), a.len() + b.len(), a.len() + b.len() + c.len()];
+        let border = abi::TG_SEQUENCE_BORDER;
+        // Slot 0 computes prefix 2 in two steps, then with slot 3 those that go on from it.
+        let steps: [&[Shared<'_>]; 4] = [
+            &[
+                (0, at[0], &a, computes(2)),
+                (1, 0, &d, unshared),
+                (4, 0, &d, unshared),
+            ],
+            &[(
+                0,
+                at[1],
+                &b,
+                abi::tg_sequence {
+                    flags: border,
+                    ..computes(2)
+                },
+            )],
+            &[
+                (
+                    0,
+                    at[2],
+                    &c,
+                    abi::tg_sequence {
+                        from: 2,
+                        flags: border,
+                        ..computes(0)
+                    },
+                ),
+                (2, at[2], &e, from(2)),
+                (
+                    3,
+                    at[2],
+                    &f,
+                    abi::tg_sequence {
+                        from: 2,
+                        ..computes(1)
+                    },
+                ),
+            ],
+            &[(1, at[3], &g, from(0))],
+        ];
+        for chunks in steps {
+            let mut step = slots.clone();
+            for (index, &(slot, first, tokens, shared)) in chunks.iter().enumerate() {
+                step.chunks.push(Chunk {
+                    slot: slot as u32,
+                    first_position: first as u32,
+                    tokens: tokens.iter().map(|&id| id as i32).collect(),
+                    sampled: false,
+                });
+                step.shared.push((index, shared));
+            }
+            let step = step.upload(&gpu);
+            let enqueue = rig.enqueue(&step, StepKind::Mixed, step.rows);
+            // SAFETY: there are notes of each slot and prefix.
+            unsafe { enqueue.run(|to| to.mark_seen(notes.at())) };
+        }
+        let seen = gpu.get_u32(&notes.seen);
+        let poison = vec![u32::MAX; words];
+        let of = |ids: &[&[u32]]| {
+            let mut bits = vec![0; words];
+            for &id in ids.iter().copied().flatten() {
+                bits[id as usize / 32] |= 1 << (id % 32);
+            }
+            bits
+        };
+        for (place, (found, expected)) in (seen.chunks(words))
+            .zip([
+                poison.clone(),
+                of(&[&a, &b, &c, &g]),
+                of(&[&a, &b, &e]),
+                of(&[]),
+                poison,
+                of(&[&a, &b, &c]),
+                of(&[&a, &b, &f]),
+                of(&[&a, &b]),
+            ])
+            .enumerate()
+        {
+            assert!(*found == expected, "vocabulary {vocabulary}, place {place}");
+        }
+        let counts = gpu.get(&notes.counts);
+        for (slot, counts) in (counts.chunks(2 * count_stride(vocabulary)).take(SLOTS)).enumerate()
+        {
+            let expected = if matches!(slot, 2 | 3) { 0 } else { 0xff };
+            assert!(counts.iter().all(|&byte| byte == expected), "slot {slot}");
+        }
+    }
+}
+
 /// Masses of more tokens than 2^44 each fit 64 bits: of two million equal ones top-p keeps its share, the lower ids.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]

@@ -56,6 +56,7 @@ pub const SETUP: Setup = Setup {
         chunk_share: 0,
         chunk_align: 32,
         steps_in_flight: 1,
+        prefixes: 0,
         record: false,
     },
     capacities: RingCapacities {

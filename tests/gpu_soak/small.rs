@@ -36,6 +36,7 @@ const SMALL: Soak = Soak {
         chunk_share: 0,
         chunk_align: 16,
         steps_in_flight: 1,
+        prefixes: 0,
         record: false,
     },
     longest_prompt: 48,

@@ -80,6 +80,7 @@ fn run_rows(
             created: 7,
         },
         window: 8,
+        prefixes: None,
         progress: Progress::new(true, None),
         interrupt,
     }

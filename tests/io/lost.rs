@@ -114,6 +114,7 @@ fn scored_prompts_that_were_done_are_told() {
         &mut Lost::after(3),
         &[&[65u32][..]; 5],
         Logits::All,
+        None,
         &AtomicBool::new(false),
         &mut Progress::new(true, None),
         &mut |request| {

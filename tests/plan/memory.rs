@@ -37,6 +37,7 @@ fn defaults_with_ample_memory() {
             chunk_share: 8,
             chunk_align: 64,
             steps_in_flight: 1,
+            prefixes: 16,
             record: false,
         }
     );
@@ -80,6 +81,7 @@ fn what_is_asked_for_is_what_there_is() {
         chunk_align: Some(7),
         stages: None,
         steps_in_flight: Some(5),
+        prefixes: Some(6),
     };
     let memory = memory(&plan(lfm2_8b_a1b(), 2), limits, 2 * GIB).unwrap();
     assert_eq!(
@@ -94,6 +96,7 @@ fn what_is_asked_for_is_what_there_is() {
             chunk_share: 0,
             chunk_align: 7,
             steps_in_flight: 5,
+            prefixes: 6,
             record: false,
         }
     );
@@ -103,6 +106,13 @@ fn what_is_asked_for_is_what_there_is() {
             .iter()
             .any(|i| i.name == "links between stages")
     );
+    // A prefix's snapshot is as large as what a sequence has of these.
+    let bytes = |name| {
+        let item = memory.items.iter().find(|item| item.name == name);
+        item.unwrap().bytes
+    };
+    let of_three = bytes("conv state") + bytes("seen tokens");
+    assert_eq!(bytes("shared prefixes"), 2 * of_three);
 }
 
 /// Scored prompts: sequences that fill a step, between the usual number and what there is.

@@ -15,6 +15,7 @@ fn options(max_seqs: u32, max_context: u32) -> EngineOptions {
         chunk_share: 0,
         chunk_align: 64,
         steps_in_flight: 1,
+        prefixes: 0,
         record: false,
     }
 }

@@ -38,6 +38,17 @@ pub fn pages_and_slots(machine: &Machine, model: &Model) -> Result<(), String> {
         );
         let Some(expected) = expected else { continue };
         running += 1;
+        let prefix = match slot.prefix {
+            abi::TG_NONE => None,
+            place => Some(place),
+        };
+        ensure!(
+            (prefix, slot.skipped) == (expected.prefix, expected.skipped),
+            "slot {index} shares {prefix:?} and skipped {}, expected {:?} and {}",
+            slot.skipped,
+            expected.prefix,
+            expected.skipped
+        );
         let request = &model.requests[expected.request as usize];
         let count = request.sampling.bias_count;
         let room = u64::from(config.bias_capacity) * size_of::<abi::tg_bias>() as u64;
@@ -86,7 +97,22 @@ pub fn pages_and_slots(machine: &Machine, model: &Model) -> Result<(), String> {
             expected.end
         );
         kept(machine, model, index, expected)?;
-        held.push(machine.pages(index));
+        let (shared, own) = machine
+            .pages(index)
+            .split_at(model.filled(expected.prefix) as usize);
+        let chain: Vec<u32> = (0..shared.len() as u32)
+            .map(|page| prefix_page(machine, model, expected.prefix, page))
+            .collect();
+        ensure!(
+            shared == chain,
+            "slot {index} has the pages {shared:?} of its prefixes, expected {chain:?}"
+        );
+        held.push(own);
+    }
+    for (&place, prefix) in &model.prefixes {
+        let row = prefix_pages(machine, place);
+        let first = model.filled(prefix.parent) as usize;
+        held.push(&row[first..first + prefix.pages as usize]);
     }
     for &page in held.into_iter().flatten() {
         ensure!(page < config.pages, "page {page} of {}", config.pages);
@@ -105,6 +131,21 @@ pub fn pages_and_slots(machine: &Machine, model: &Model) -> Result<(), String> {
     Ok(())
 }
 
+/// A prefix's row of the page table.
+fn prefix_pages(machine: &Machine, place: u32) -> &[u32] {
+    let (state, columns) = (machine.state(), machine.state().max_pages);
+    let offset = state.prefix_page_table + u64::from(place) * u64::from(columns) * 4;
+    machine.table(offset, columns)
+}
+
+/// Page `index` of a sequence with this prefix: the shortest in the chain that fills it has it.
+fn prefix_page(machine: &Machine, model: &Model, prefix: Option<u32>, index: u32) -> u32 {
+    let chain = model.chain(prefix);
+    let mut filling = chain.iter().rev();
+    let owner = filling.find(|place| model.filled(Some(**place)) > index);
+    prefix_pages(machine, *owner.expect("one fills it"))[index as usize]
+}
+
 /// Checks what is kept of a sequence without a limit: what it has read of its prompt, and its tokens; all of its prompt once it
 /// has begun to leave.
 fn kept(machine: &Machine, model: &Model, slot: u32, running: &Running) -> Result<(), String> {
@@ -112,8 +153,11 @@ fn kept(machine: &Machine, model: &Model, slot: u32, running: &Running) -> Resul
         return Ok(());
     }
     let prompt = &model.prompts[running.request as usize];
+    let shared = running
+        .prefix
+        .map_or(0, |place| model.prefixes[&place].tokens);
     let read = match (running.place, running.again) {
-        (Place::Runs, 0) => running.composed as usize,
+        (Place::Runs, 0) => running.composed.max(shared) as usize,
         _ => prompt.len(),
     };
     let wanted = [&prompt[..read], &running.tokens].concat();

@@ -351,9 +351,17 @@ impl Run {
         for replica in &self.replicas {
             let (free, pages) = {
                 let state = replica.machine.state();
-                (state.free_pages, state.config.pages)
+                let all = replica
+                    .machine
+                    .table::<abi::tg_prefix>(state.prefix_table, state.config.prefixes);
+                let idle = all.iter().filter(|p| p.phase != abi::TG_PREFIX_FREE);
+                let shared: u32 = idle.map(|prefix| prefix.pages).sum();
+                (state.free_pages + shared, state.config.pages)
             };
-            ensure!(free == pages, "{free} of {pages} pages are free");
+            ensure!(
+                free == pages,
+                "{free} of {pages} pages are free or a prefix's"
+            );
         }
         Ok(())
     }

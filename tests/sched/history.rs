@@ -3,6 +3,7 @@
 
 use super::api::Api;
 use super::check::{self, ensure};
+use super::contents::Contents;
 use super::coverage::Coverage;
 use super::machine::{Lanes, Machine, Order};
 use super::model::{Model, Seen, Step, Turn};
@@ -42,10 +43,13 @@ const PATIENT_TICKS: u32 = 600;
 const MOST_TICKS: u32 = 6000;
 
 pub(super) struct History {
+    seed: u64,
+    lanes: Lanes,
     pub(super) rng: Random,
     pub(super) world: World,
     pub(super) machine: Machine,
     pub(super) model: Model,
+    pub(super) contents: Contents,
     pub(super) report: Report,
     pub(super) options: Options,
     pub(super) now_ns: u64,
@@ -76,52 +80,56 @@ pub fn run_to_end(api: Api, seed: u64, options: Options) -> Result<(Report, Mach
     if options.record {
         world.shape.record = 1;
     }
-    let lanes = options.lanes.unwrap_or_else(|| random_lanes(seed));
-    let machine = Machine::new(api, &world.config, &world.shape, lanes)
-        .map_err(|error| format!("seed {seed}: the core refuses its configuration: {error}"))?;
-    let stages = world.config.stages as usize;
-    let mut history = History {
-        rng,
-        model: Model::new(&world.config),
-        machine,
-        report: Report {
-            config: world.config,
-            shape: world.shape,
-            ..Report::default()
-        },
-        world,
-        options,
-        now_ns: 1000,
-        stalled: 0,
-        pushed: 0,
-        token_head: 0,
-        to_cancel: Vec::new(),
-        popped: 0,
-        traces_read: 0,
-        queues: vec![VecDeque::new(); stages],
-        done: vec![None; stages],
-        in_mailbox: vec![0; stages],
-        drain_seen: false,
-        changed_turns: 0,
-    };
+    let mut history = History::new(api, seed, rng, world, options)?;
     for tick in 0..MOST_TICKS {
-        let result = history.tick(tick).and_then(|done| {
-            if done {
-                history.finish()?;
-            }
-            Ok(done)
-        });
-        match result {
-            Ok(true) => return Ok((history.report, history.machine)),
-            Ok(false) => {}
-            Err(message) => return Err(format!("seed {seed}, tick {tick}, {lanes:?}: {message}")),
+        if history
+            .tick(tick)
+            .map_err(|message| history.at(tick, &message))?
+        {
+            history
+                .finish()
+                .map_err(|message| history.at(tick, &message))?;
+            return Ok((history.report, history.machine));
         }
     }
-    Err(format!(
-        "seed {seed}: not drained after {MOST_TICKS} ticks, {} running, {} waiting",
-        history.model.running.len(),
-        history.model.waiting()
-    ))
+    Err(history.at(MOST_TICKS, "not drained"))
+}
+
+/// What happens before a turn of [`explore`].
+#[derive(Debug, Clone, Copy)]
+pub enum Choice {
+    Push,
+    /// The oldest request that was pushed and not cancelled.
+    Cancel,
+    /// Every stage does what it can.
+    Run,
+    /// Time enough for every timeout passes.
+    Wait,
+}
+
+impl Choice {
+    pub const ALL: [Self; 4] = [Self::Push, Self::Cancel, Self::Run, Self::Wait];
+}
+
+/// Runs a world with these choices, a turn after each, and then with a host and stages that do all they can.
+pub fn explore(api: Api, seed: u64, world: World, choices: &[Choice]) -> Result<Coverage, String> {
+    let mut history = History::new(api, seed, Random::new(seed), world, Options::default())?;
+    for tick in 0..MOST_TICKS {
+        let done = match choices.get(tick as usize) {
+            Some(choice) => history.choose(*choice),
+            None => {
+                history.to_cancel.clear();
+                history.tick(PATIENT_TICKS + tick)
+            }
+        };
+        if done.map_err(|message| history.at(tick, &message))? {
+            history
+                .finish()
+                .map_err(|message| history.at(tick, &message))?;
+            return Ok(history.report.coverage);
+        }
+    }
+    Err(history.at(MOST_TICKS, "not drained"))
 }
 
 /// Mostly few lanes, sometimes as many as a GPU runs.
@@ -142,6 +150,75 @@ fn random_lanes(seed: u64) -> Lanes {
 }
 
 impl History {
+    fn new(
+        api: Api,
+        seed: u64,
+        rng: Random,
+        world: World,
+        options: Options,
+    ) -> Result<Self, String> {
+        let lanes = options.lanes.unwrap_or_else(|| random_lanes(seed));
+        let machine = Machine::new(api, &world.config, &world.shape, lanes)
+            .map_err(|error| format!("seed {seed}: the core refuses its configuration: {error}"))?;
+        let stages = world.config.stages as usize;
+        Ok(Self {
+            seed,
+            lanes,
+            rng,
+            model: Model::new(&world.config),
+            contents: Contents::new(&world.config),
+            machine,
+            report: Report {
+                config: world.config,
+                shape: world.shape,
+                ..Report::default()
+            },
+            world,
+            options,
+            now_ns: 1000,
+            stalled: 0,
+            pushed: 0,
+            token_head: 0,
+            to_cancel: Vec::new(),
+            popped: 0,
+            traces_read: 0,
+            queues: vec![VecDeque::new(); stages],
+            done: vec![None; stages],
+            in_mailbox: vec![0; stages],
+            drain_seen: false,
+            changed_turns: 0,
+        })
+    }
+
+    /// What went wrong, and where.
+    fn at(&self, tick: u32, message: &str) -> String {
+        format!(
+            "seed {}, tick {tick}, {:?}, {} running, {} waiting: {message}",
+            self.seed,
+            self.lanes,
+            self.model.running.len(),
+            self.model.waiting()
+        )
+    }
+
+    /// One choice and a turn. True once the core is done.
+    fn choose(&mut self, choice: Choice) -> Result<bool, String> {
+        self.now_ns += 1;
+        match choice {
+            Choice::Push if self.pushed < self.world.requests.len() => {
+                self.push_request();
+            }
+            Choice::Cancel if !self.to_cancel.is_empty() => self.push_cancel(),
+            Choice::Run => self.stages(true),
+            Choice::Wait => self.now_ns += 1000,
+            _ => {}
+        }
+        while self.popped < self.machine.rings().event_head.value {
+            self.pop_event()?;
+        }
+        self.turn()
+    }
+
     /// Host, stages, one turn. True once the core is done.
     fn tick(&mut self, tick: u32) -> Result<bool, String> {
         let patient = tick >= PATIENT_TICKS;
@@ -197,7 +274,7 @@ impl History {
         Ok(outcome.action == abi::TG_ACTION_DONE)
     }
 
-    fn compare(&self, expected: &Turn, outcome: &abi::tg_outcome) -> Result<(), String> {
+    fn compare(&mut self, expected: &Turn, outcome: &abi::tg_outcome) -> Result<(), String> {
         let (model, state) = (&self.model, self.machine.state());
         let step = expected.step.clone().unwrap_or_default();
         let wanted = abi::tg_outcome {
@@ -217,6 +294,8 @@ impl History {
             steps_in_flight: model.steps.len() as u32,
             preempted: model.preempted().len() as u32,
             recomputed: expected.recomputed,
+            skipped: expected.skipped,
+            prefixes: model.prefixes.len() as u32,
         };
         ensure!(
             *outcome == wanted,
@@ -224,8 +303,10 @@ impl History {
         );
         if expected.step.is_some() {
             let found = check::read_step(&self.machine, step.number);
-            ensure!(found == step, "step {found:?}, expected {step:?}");
+            let core = found.clone().without_pages();
+            ensure!(core == step, "step {found:?}, expected {step:?}");
             check::step(&self.machine, &found)?;
+            self.contents.run(&self.machine, &self.model, &found)?;
         }
         let rings = self.machine.rings();
         let found = [
@@ -304,9 +385,20 @@ impl History {
         coverage.ended_while_leaving += u64::from(turn.ended_while_leaving);
         coverage.ended_while_preempted += u64::from(turn.ended_while_preempted);
         coverage.front_behind_one_preempted += u64::from(turn.front_behind_one_preempted);
+        coverage.waited_for_a_prefix += u64::from(turn.waited_for_a_prefix);
+        coverage.began_behind_a_prefix += u64::from(turn.skipped > 0);
+        coverage.took_a_prefix_over += u64::from(turn.took_a_prefix_over);
+        coverage.went_on_from_a_prefix += u64::from(turn.went_on_from_a_prefix);
+        coverage.place_in_use += u64::from(turn.place_in_use);
+        coverage.place_was_wanted += u64::from(turn.place_was_wanted);
+        coverage.prefix_made_room += u64::from(turn.prefix_made_room);
+        coverage.too_large_to_share += u64::from(turn.too_large_to_share);
+        coverage.left_with_a_prefix += u64::from(turn.left_with_a_prefix);
         coverage.trace_ring_full += u64::from(seen.trace_full);
         coverage.stopped_by_host += u64::from(seen.flags & abi::TG_INPUT_STOP != 0);
         if let Some(step) = &turn.step {
+            let ends_in_a_page = |s: &abi::tg_sequence| s.from_page != abi::TG_NONE;
+            coverage.prefix_ends_in_a_page += u64::from(step.sequences.iter().any(ends_in_a_page));
             coverage.row_budget_exactly_met += u64::from(step.rows.len() == step_tokens);
             let prompt_rows = step.rows.len() as u32 - step.decode_rows;
             let beside = step.decode_rows > 0;
@@ -346,10 +438,11 @@ impl History {
                 "drained with {} of {all} requests taken",
                 self.model.taken
             );
+            let shared = self.model.prefixes.values().map(|prefix| prefix.pages);
+            let free = state.free_pages + shared.sum::<u32>();
             ensure!(
-                state.free_pages == state.config.pages && state.running == 0,
-                "drained with {} of {} pages free",
-                state.free_pages,
+                free == state.config.pages && state.running == 0,
+                "drained with {free} of {} pages free or shared",
                 state.config.pages
             );
             ensure!(

@@ -44,7 +44,7 @@ impl History {
         Ok(())
     }
 
-    fn push_request(&mut self) -> bool {
+    pub(super) fn push_request(&mut self) -> bool {
         let rings = self.machine.rings();
         let (config, number) = (&self.world.config, self.pushed as u64);
         let planned = &self.world.requests[self.pushed];
@@ -81,7 +81,7 @@ impl History {
         true
     }
 
-    fn push_cancel(&mut self) {
+    pub(super) fn push_cancel(&mut self) {
         let rings = self.machine.rings();
         let capacity = self.world.shape.control_capacity;
         let head = rings.control_head.value;
@@ -97,7 +97,7 @@ impl History {
                 .any(|r| r.request == *request && r.steps == 1 && r.generated + 1 == max_new_tokens)
         };
         let at = match self.to_cancel.iter().position(last) {
-            Some(at) if self.rng.percent(80) => at,
+            Some(at) if self.rng.percent(95) => at,
             _ => self.rng.below(self.to_cancel.len() as u32) as usize,
         };
         let request = self.to_cancel.swap_remove(at);
@@ -245,7 +245,7 @@ fn event_of(event: &abi::tg_event, like: &Event) -> Option<Event> {
                 Event::End { .. } => None,
             },
         }),
-        abi::TG_EVENT_END if event.token == -1 => Some(Event::End {
+        abi::TG_EVENT_END => Some(Event::End {
             request: event.request,
             reason: event.detail,
             tokens: event.index,
@@ -254,6 +254,7 @@ fn event_of(event: &abi::tg_event, like: &Event) -> Option<Event> {
             admitted_ns: event.admitted_ns,
             first_ns: event.first_ns,
             again: event.step as u32,
+            skipped: event.token as u32,
         }),
         _ => None,
     }

@@ -3,7 +3,8 @@
 //! - `api`: the core's functions, linked in or from a shared library (mutants, sanitizer builds)
 //! - `machine`: a core with its two memory blocks, driven lane by lane
 //! - `spec`: what a turn sees and must do, as plain data
-//! - `model`, `model_compose`: the scheduling rules written again, sequentially and in Rust
+//! - `model`, `model_compose`, `model_pages`, `model_prefix`: the scheduling rules written again, sequentially and in Rust
+//! - `contents`: what pages and slots would hold, if each step ran as it was composed
 //! - `world`: random configurations, requests, hosts and stages
 //! - `history`: one random history, every turn of it held to the model; `host`: its host and stages
 //! - `check`: what must hold in the core's memory whatever the model says
@@ -17,6 +18,7 @@ pub mod api;
 pub mod check;
 mod claim_queue;
 pub mod claims;
+pub mod contents;
 pub mod coverage;
 pub mod history;
 mod host;
@@ -24,6 +26,7 @@ pub mod machine;
 pub mod model;
 mod model_compose;
 mod model_pages;
+pub mod model_prefix;
 pub mod replay;
 pub mod script;
 pub mod spec;

@@ -1,6 +1,7 @@
 //! The scheduling rules once more: sequential, with lists and no lanes, written from their description and
 //! not from the core. A turn of the core must do what a turn of this does.
 
+use super::model_prefix::Prefix;
 use std::collections::{BTreeMap, VecDeque};
 use tailgraph::sys::abi;
 
@@ -21,6 +22,9 @@ pub struct Model {
     pub running: BTreeMap<u32, Running>,
     pub(super) prefill: Vec<u32>,
     pub free_pages: u32,
+    /// By their places.
+    pub prefixes: BTreeMap<u32, Prefix>,
+    pub(super) turns: u64,
     pub(super) pending: VecDeque<Event>,
     /// Published and not yet popped.
     pub published: VecDeque<Event>,
@@ -49,6 +53,8 @@ impl Model {
             running: BTreeMap::new(),
             prefill: Vec::new(),
             free_pages: config.pages,
+            prefixes: BTreeMap::new(),
+            turns: 0,
             pending: VecDeque::new(),
             published: VecDeque::new(),
             events_published: 0,
@@ -81,6 +87,7 @@ impl Model {
 
     pub fn turn(&mut self, seen: &Seen) -> Turn {
         let mut turn = Turn::default();
+        self.turns += 1;
         if seen.flags & abi::TG_INPUT_STOP != 0 {
             turn.action = abi::TG_ACTION_DONE;
             turn.changed = true;
@@ -98,11 +105,13 @@ impl Model {
         self.deadlines(seen, &mut turn);
         // What this turn's step is made of: pages that are handed out now are for the next one.
         let ready = self.ready(&mut turn);
+        let going = self.take_back(&mut turn);
         if collecting {
             self.end_slots(seen, &mut turn);
             self.preempt_leaving(&mut turn);
             self.hand_out(seen, &ready.wanting, &mut turn);
         }
+        self.free_places(&going);
         self.publish(seen, &mut turn);
         if self.pending.is_empty() {
             if self.steps.len() < self.config.steps_in_flight as usize {
@@ -111,6 +120,7 @@ impl Model {
                 turn.pipeline_full = !ready.candidates.is_empty() || !self.prefill.is_empty();
             }
         }
+        turn.changed |= self.any_go();
         self.release_tokens();
         self.choose_action(seen, &mut turn);
         turn
@@ -241,7 +251,7 @@ impl Model {
                 continue;
             };
             turn.changed = true;
-            self.free_pages += running.pages;
+            let (pages, prefix) = (running.pages, running.prefix);
             turn.ended_while_leaving |= running.place == Place::Leaving;
             turn.ended_while_preempted |= running.place == Place::Preempted;
             self.pending.push_back(Event::End {
@@ -253,7 +263,10 @@ impl Model {
                 admitted_ns: running.admitted_ns,
                 first_ns: running.first_ns,
                 again: running.again,
+                skipped: running.skipped,
             });
+            self.free_pages += pages - self.filled(prefix);
+            self.leave(prefix);
             self.running.remove(&slot);
         }
         assert!(tokens.is_empty(), "tokens of nobody: {tokens:?}");
@@ -268,7 +281,16 @@ impl Model {
             [0, abi::TG_REQUEST_UNLIMITED].contains(&request.flags)
         };
         let logprobs = request.sampling.logprobs;
-        request.prompt_tokens == 0
+        let borders = Self::borders(request);
+        let ascend = borders.is_sorted_by(|a, b| a.tokens < b.tokens);
+        let first = borders.first().is_none_or(|border| border.tokens > 0);
+        let last = borders
+            .last()
+            .is_none_or(|border| border.tokens < request.prompt_tokens);
+        let all = request.flags == abi::TG_REQUEST_LOGITS_ALL && !borders.is_empty();
+        !(ascend && first && last)
+            || all
+            || request.prompt_tokens == 0
             || request.stop_count > abi::TG_MAX_STOP_IDS
             || !flags_fit
             || (logprobs > abi::TG_MAX_LOGPROBS && logprobs != abi::TG_LOGPROBS_NONE)
@@ -279,7 +301,7 @@ impl Model {
 
     pub(super) fn admit(&mut self, seen: &Seen, turn: &mut Turn) {
         for _ in 0..abi::TG_MAX_TAKES {
-            let Some(front) = self.waiting.front() else {
+            let Some(front) = self.waiting.front().cloned() else {
                 return;
             };
             let request = *self.request(self.taken);
@@ -304,6 +326,7 @@ impl Model {
                     admitted_ns: 0,
                     first_ns: 0,
                     again: 0,
+                    skipped: 0,
                 });
             } else {
                 let free = (0..self.config.slots).find(|slot| !self.running.contains_key(slot));
@@ -317,11 +340,18 @@ impl Model {
                     }
                     _ => self.pages_to_grow(&request, u32::MAX),
                 };
-                if pages > self.free_pages {
-                    turn.front_without_pages = true;
+                let share = self.share(&request, pages, turn);
+                if self.waits_for_place(&share, turn) {
                     return;
                 }
-                self.free_pages -= pages;
+                if share.pages > self.free_pages {
+                    turn.front_without_pages = true;
+                    let missing = share.pages - self.free_pages;
+                    self.make_room(missing, share.base(), turn);
+                    return;
+                }
+                let prefix = self.make_prefixes(&share, turn);
+                self.free_pages -= share.own;
                 self.prefill.push(slot);
                 self.logprobs |= request.sampling.logprobs != abi::TG_LOGPROBS_NONE;
                 let running = Running {
@@ -336,7 +366,9 @@ impl Model {
                     generated: 0,
                     tokens: Vec::new(),
                     steps: 0,
-                    pages,
+                    pages: self.filled(prefix) + share.own,
+                    prefix,
+                    skipped: 0,
                     end: None,
                     overtaken_by: Vec::new(),
                     passed_over: 0,

@@ -2,6 +2,7 @@
 
 use super::model::Model;
 use super::model_pages::Ready;
+use super::model_prefix::Stage;
 use super::spec::{Running, Seen, Step, Turn};
 use tailgraph::sys::abi;
 
@@ -65,14 +66,17 @@ impl Model {
         }
         let beside = self.rows_beside();
         for slot in self.prefill.clone() {
+            let Some(stretch) = self.stretch(slot, turn) else {
+                continue;
+            };
             let running = &self.running[&slot];
-            let end = running.reading as usize;
+            let all_read = running.reading as usize;
             let prompt = match running.again {
                 0 => &self.prompts[running.request as usize],
-                _ => &vec![abi::TG_TOKEN_KEPT; end],
+                _ => &vec![abi::TG_TOKEN_KEPT; all_read],
             };
             let all = self.request(running.request).flags == abi::TG_REQUEST_LOGITS_ALL;
-            let from = running.composed as usize;
+            let (from, end) = (stretch.from as usize, stretch.end as usize);
             let mut most_rows = self.config.step_tokens;
             if step.decode_rows > 0 {
                 most_rows = most_rows.min(step.decode_rows + beside);
@@ -84,12 +88,37 @@ impl Model {
                 .find(|to| *to == end || to % align == 0);
             let Some(to) = to else {
                 turn.chunk_skipped = true;
+                // Nobody may have rows behind it; but who computes what is missing is found out for all.
+                for behind in self
+                    .prefill
+                    .clone()
+                    .into_iter()
+                    .skip_while(|s| *s != slot)
+                    .skip(1)
+                {
+                    self.stretch(behind, turn);
+                }
                 break;
             };
-            let last = to == end;
+            let last = to == all_read;
             let first = if from == 0 { abi::TG_SEQUENCE_FIRST } else { 0 };
             let flags = first | if last { abi::TG_SEQUENCE_LAST } else { 0 };
             step.add(slot, from as u32, &prompt[from..to], last && !all, flags);
+            let sequence = step.sequences.last_mut().unwrap();
+            sequence.from = stretch.behind.unwrap_or(abi::TG_NONE);
+            sequence.from_page = self.some_page(stretch.behind);
+            sequence.computes = stretch.computes.unwrap_or(abi::TG_NONE);
+            if stretch.behind.is_some() {
+                let skipped = stretch.from - running.composed;
+                turn.skipped += skipped;
+                self.running.get_mut(&slot).unwrap().skipped += skipped;
+            }
+            if let (Some(place), true) = (stretch.computes, to == end) {
+                sequence.flags |= abi::TG_SEQUENCE_BORDER;
+                sequence.border_page = self.some_page(Some(place));
+                let now = Stage::Ready(self.steps_composed);
+                self.prefixes.get_mut(&place).unwrap().stage = now;
+            }
             if all {
                 step.kind = abi::TG_KIND_SCORE;
             } else if step.kind == abi::TG_KIND_DECODE {
@@ -106,7 +135,10 @@ impl Model {
     fn rows_beside(&self) -> u32 {
         let unread = |slot| {
             let running = &self.running[slot];
-            running.reading - running.composed
+            let shared = running
+                .prefix
+                .map_or(0, |place| self.prefixes[&place].tokens);
+            running.reading - running.composed.max(shared)
         };
         let unread: u32 = self.prefill.iter().map(unread).sum();
         let share = unread.checked_div(self.config.chunk_share);
@@ -128,7 +160,7 @@ impl Model {
             running.passed_over = 0;
             running.overtaken_by.clear();
             if sequence.flags & abi::TG_SEQUENCE_DECODE == 0 {
-                running.composed += sequence.rows;
+                running.composed = sequence.first_position + sequence.rows;
             }
         }
         let running = &self.running;
@@ -200,6 +232,7 @@ impl Step {
                 abi::TG_NONE
             },
             flags,
+            ..abi::tg_sequence::UNSHARED
         });
         if sampled {
             self.sample_rows.push(self.rows.len() as u32 - 1);

@@ -91,11 +91,14 @@ impl Model {
             return;
         };
         if running.steps == 0 {
-            self.free_pages += running.pages;
+            let (pages, prefix) = (running.pages, running.prefix.take());
             running.pages = 0;
             running.composed = 0;
             running.place = Place::Preempted;
             turn.changed = true;
+            turn.left_with_a_prefix |= prefix.is_some();
+            self.free_pages += pages - self.filled(prefix);
+            self.leave(prefix);
         }
     }
 
@@ -105,14 +108,16 @@ impl Model {
             if self.running[&slot].place != Place::Runs {
                 continue;
             }
-            if self.free_pages == 0 {
-                self.make_room(slot, turn);
-                turn.front_behind_one_preempted |= self.waiting() > 0;
-                return;
-            }
             let running = &self.running[&slot];
             let request = *self.request(running.request);
             let more = self.pages_to_grow(&request, self.tokens(running)) - running.pages;
+            if self.free_pages == 0 {
+                if !self.make_room(more, None, turn) {
+                    self.preempt_for(slot, turn);
+                }
+                turn.front_behind_one_preempted |= self.waiting() > 0;
+                return;
+            }
             self.give(slot, more.min(self.free_pages));
             turn.grew = true;
             turn.changed = true;
@@ -126,6 +131,7 @@ impl Model {
             let request = *self.request(running.request);
             let pages = self.pages_to_grow(&request, self.tokens(running));
             if pages > self.free_pages {
+                self.make_room(pages - self.free_pages, None, turn);
                 break;
             }
             self.give(slot, pages);
@@ -158,7 +164,7 @@ impl Model {
     }
 
     /// There is no page for `slot`: the newest without a limit leaves, unless one does already or that is this one.
-    fn make_room(&mut self, slot: u32, turn: &mut Turn) {
+    fn preempt_for(&mut self, slot: u32, turn: &mut Turn) {
         if self.leaving().is_some() {
             return;
         }

@@ -23,6 +23,7 @@ pub enum Event {
         admitted_ns: u64,
         first_ns: u64,
         again: u32,
+        skipped: u32,
     },
 }
 
@@ -38,6 +39,24 @@ pub struct Step {
     pub rows: Vec<abi::tg_row>,
     pub sequences: Vec<abi::tg_sequence>,
     pub sample_rows: Vec<u32>,
+}
+
+impl Step {
+    /// In a model's step, a page that only the core knows.
+    pub const SOME_PAGE: u32 = 0;
+
+    /// The same without the pages that only the core knows.
+    pub fn without_pages(mut self) -> Self {
+        for sequence in &mut self.sequences {
+            for page in [&mut sequence.from_page, &mut sequence.border_page] {
+                *page = match *page {
+                    abi::TG_NONE => abi::TG_NONE,
+                    _ => Self::SOME_PAGE,
+                };
+            }
+        }
+        self
+    }
 }
 
 /// Whether a slot's request has its pages.
@@ -63,12 +82,22 @@ pub struct Running {
     pub generated: u32,
     pub tokens: Vec<i32>,
     pub steps: u32,
+    /// In its page table, those of its prefixes first.
     pub pages: u32,
+    /// The place of the longest prefix that it shares.
+    pub prefix: Option<u32>,
+    pub skipped: u32,
     pub end: Option<u32>,
     /// Slots that have had a decode row while it could have had one and waited.
     pub overtaken_by: Vec<u32>,
     /// Steps that passed it over since a sequence last began or ceased to decode.
     pub passed_over: u32,
+}
+
+impl Running {
+    pub fn is_in_prompt(&self) -> bool {
+        self.place == Place::Runs && self.composed < self.reading
+    }
 }
 
 /// What a turn sees of the world.
@@ -93,7 +122,17 @@ pub struct Turn {
     pub returned: Option<u64>,
     pub step: Option<Step>,
     pub recomputed: u32,
+    /// Prompt tokens that the step's sequences begin behind.
+    pub skipped: u32,
     /// Coverage.
+    pub waited_for_a_prefix: bool,
+    pub took_a_prefix_over: bool,
+    pub went_on_from_a_prefix: bool,
+    pub place_in_use: bool,
+    pub place_was_wanted: bool,
+    pub prefix_made_room: bool,
+    pub too_large_to_share: bool,
+    pub left_with_a_prefix: bool,
     pub ring_full: bool,
     pub logprobs_full: bool,
     pub beyond_logprobs: bool,

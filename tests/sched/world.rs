@@ -30,6 +30,67 @@ pub fn prompt_token(number: u64, position: u32) -> i32 {
     (mix64(number << 32 | u64::from(position)) & 0x7fff_ffff) as i32
 }
 
+/// A prefix that requests may have, and the tokens of it.
+struct Beginning {
+    border: abi::tg_border,
+    parent: Option<usize>,
+    tokens: Vec<i32>,
+}
+
+/// Some beginnings, of which each may go on from an earlier one.
+fn beginnings(rng: &mut Random, config: &abi::tg_config) -> Vec<Beginning> {
+    let mut all: Vec<Beginning> = vec![];
+    let first = rng.below(3 * config.prefixes + 1);
+    for i in 0..rng.range(1, 5) {
+        let parent = (i > 0 && rng.percent(60)).then(|| rng.below(i) as usize);
+        let parent = parent.filter(|&parent: &usize| all[parent].tokens.len() < 30);
+        let before = parent.map_or(&[][..], |parent| &all[parent].tokens);
+        let own = rng.range(1, (config.max_context / 3).max(1));
+        let own = (0..own).map(|p| prompt_token(1 << 20 | u64::from(i), p));
+        let tokens: Vec<i32> = before.iter().copied().chain(own).collect();
+        let border = abi::tg_border {
+            prefix: 1 + first + i,
+            tokens: tokens.len() as u32,
+        };
+        all.push(Beginning {
+            border,
+            parent,
+            tokens,
+        });
+    }
+    all
+}
+
+/// The request begins as one of them does, or as one that goes on from it; not all of its borders are named.
+fn begin(rng: &mut Random, config: &abi::tg_config, all: &[Beginning], planned: &mut Planned) {
+    let at = rng.below(all.len() as u32) as usize;
+    let chain = std::iter::successors(Some(at), |at| all[*at].parent);
+    let mut borders: Vec<abi::tg_border> = chain
+        .filter(|_| rng.percent(85))
+        .map(|at| all[at].border)
+        .take(abi::TG_MAX_BORDERS as usize)
+        .collect();
+    borders.reverse();
+    let request = &mut planned.request;
+    let own = rng.range(1, 6).min(planned.prompt.len().max(1) as u32);
+    planned.prompt.truncate(own as usize);
+    planned.prompt.splice(0..0, all[at].tokens.iter().copied());
+    request.prompt_tokens = planned.prompt.len() as u32;
+    if request.flags & abi::TG_REQUEST_UNLIMITED != 0 || request.max_new_tokens > 8 {
+        let room = config.max_context.saturating_sub(request.prompt_tokens);
+        request.max_new_tokens = room.max(1);
+    }
+    match rng.below(60) {
+        0 => borders.reverse(),
+        1 => borders.iter_mut().for_each(|border| border.tokens = 0),
+        2 => borders
+            .iter_mut()
+            .for_each(|border| border.tokens = request.prompt_tokens),
+        _ => {}
+    }
+    request.borders[..borders.len()].copy_from_slice(&borders);
+}
+
 /// Biases of request `number`, which has `count`: no two requests have the same.
 pub fn biases(number: u64, count: u32) -> impl Iterator<Item = abi::tg_bias> {
     (0..count).map(move |i| {
@@ -115,6 +176,7 @@ fn config(rng: &mut Random, crowded: bool) -> abi::tg_config {
         sampled_capacity,
         ahead: u32::from(ahead),
         bias_capacity: rng.below(4),
+        prefixes: if rng.percent(70) { rng.range(1, 6) } else { 0 },
         grow_tokens: rng.range(1, if crowded { 3 } else { 12 }),
         ..abi::tg_config::default()
     };
@@ -198,9 +260,73 @@ fn request(
 }
 
 impl World {
+    /// Four requests that begin alike, in a pool that is short of pages for them; the last wants the place of a prefix that the
+    /// others have. The host cancels whom it can.
+    pub fn alike(config: &abi::tg_config) -> Self {
+        let config = abi::tg_config {
+            pages: 9,
+            prefixes: 2,
+            max_context: 24,
+            step_tokens: 6,
+            chunk_tokens: 4,
+            chunk_align: 2,
+            grow_tokens: 2,
+            ..*config
+        };
+        let border = |prefix, tokens| abi::tg_border { prefix, tokens };
+        let (short, long, other) = (border(1, 9), border(2, 15), border(3, 12));
+        let none = abi::TG_NO_TIMEOUT;
+        let unlimited = abi::TG_REQUEST_UNLIMITED;
+        let requests = [
+            (vec![short, long], 17, 7, unlimited, none),
+            (vec![short, long], 16, 2, 0, none),
+            (vec![short], 11, 13, unlimited, 900),
+            (vec![short, other], 14, 1, 0, none),
+        ];
+        let requests = (0..).zip(requests).map(
+            |(number, (borders, prompt_tokens, max_new_tokens, flags, timeout_ns))| {
+                let mut request = abi::tg_request {
+                    prompt_tokens,
+                    max_new_tokens,
+                    flags,
+                    timeout_ns,
+                    ..Default::default()
+                };
+                request.sampling.logprobs = abi::TG_LOGPROBS_NONE;
+                request.borders[..borders.len()].copy_from_slice(&borders);
+                let name = |p: u32| match borders.iter().find(|border| p < border.tokens) {
+                    Some(border) => prompt_token(1 << 20 | u64::from(border.prefix), p),
+                    None => prompt_token(number, p),
+                };
+                Planned {
+                    request,
+                    prompt: (0..prompt_tokens).map(name).collect(),
+                    cancel: true,
+                }
+            },
+        );
+        Self {
+            shape: super::script::shape(&config),
+            config,
+            requests: requests.collect(),
+            push: 100,
+            cancel: 0,
+            stage: 100,
+            stall: 0,
+            tick_ns: 1,
+            stop_at: None,
+        }
+    }
+
     pub fn new(rng: &mut Random) -> Self {
         let crowded = rng.percent(30);
-        let config = config(rng, crowded);
+        let mut config = config(rng, crowded);
+        let alike = rng.pick(&[0, 50, 90]);
+        let shares = alike == 90 && config.prefixes > 0;
+        if shares {
+            // In small steps, so that much can happen while a prefix is computed.
+            config.step_tokens = config.slots + config.chunk_align;
+        }
         let shape = abi::tg_rings {
             request_capacity: config.request_capacity,
             token_capacity: config.token_capacity,
@@ -213,20 +339,23 @@ impl World {
             ..abi::tg_rings::default()
         };
         let many = if crowded { 80 } else { 30 };
-        let count = rng.range(1, 6)
-            + if rng.percent(many) {
-                rng.range(1, 10)
-            } else {
-                0
-            };
-        let (timeouts, cancels) = (rng.pick(&[0, 20, 60]), rng.pick(&[0, 15, 50]));
+        let mut count = rng.range(1, 6);
+        if shares || rng.percent(many) {
+            count += rng.range(1, 10);
+        }
+        let (timeouts, cancels) = (rng.pick(&[0, 20, 60]), rng.pick(&[0, 20, 60]));
         let unlimited = if crowded { 90 } else { rng.pick(&[0, 40, 80]) };
         let stops = if crowded { 10 } else { 40 };
         let mut requests: Vec<Planned> = (0..u64::from(count))
             .map(|number| request(rng, &config, number, timeouts, unlimited, stops))
             .collect();
+        let beginnings = beginnings(rng, &config);
         for planned in &mut requests {
-            planned.cancel = rng.percent(cancels);
+            let begins = !planned.prompt.is_empty() && rng.percent(alike);
+            if begins {
+                begin(rng, &config, &beginnings, planned);
+            }
+            planned.cancel = rng.percent(if begins { 60 } else { cancels });
         }
         Self {
             config,

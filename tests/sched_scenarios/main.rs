@@ -6,6 +6,7 @@ mod common;
 mod sched;
 
 mod grow;
+mod prefixes;
 mod queue;
 mod requests;
 mod rings;

@@ -1,6 +1,7 @@
 //! Files and batches, over a restart.
 
 use crate::common::program::run_with_input;
+use crate::common::rows::without_timing;
 use crate::{Response, Server};
 use serde_json::{Value, json};
 use std::io::Read;
@@ -58,9 +59,8 @@ fn bare(text: &str) -> Vec<Value> {
             let body = line["response"]["body"].as_object_mut();
             if let Some(body) = body {
                 body.remove("created");
-                body.remove("timing");
             }
-            line
+            without_timing(line)
         })
         .collect()
 }

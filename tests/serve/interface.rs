@@ -2,6 +2,7 @@
 
 use crate::Server;
 use crate::common::program::{run, run_with_input, tailgraph};
+use crate::common::rows::without_timing;
 use serde_json::{Value, json};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -86,12 +87,12 @@ fn bodies() -> Vec<(&'static str, Value)> {
 /// Without what may differ between two answers to the same.
 fn bare(mut body: Value) -> Value {
     if let Some(fields) = body.as_object_mut() {
-        for name in ["id", "created", "timing"] {
+        for name in ["id", "created"] {
             fields.remove(name);
         }
     }
     // An id of a call has the question's number.
-    body
+    without_timing(body)
 }
 
 #[test]
@@ -180,6 +181,34 @@ fn joined(chunks: &[Value], chat: bool, choices: usize) -> Vec<Value> {
 }
 
 #[test]
+fn the_third_request_has_a_beginning_from_the_second() {
+    let server = Server::start(&[]);
+    let ask = |row: u32, more: &Value| {
+        let ids: Vec<u32> = (0..60).chain([100 + row, 101]).map(|at| 8 + at).collect();
+        let mut body = json!({"prompt": ids, "max_tokens": 3});
+        let fields = body.as_object_mut().unwrap();
+        fields.extend(more.as_object().unwrap().clone());
+        server.post(COMPLETIONS, body.to_string())
+    };
+    let cached = |answer: &Value| answer["usage"]["prompt_tokens_details"]["cached_tokens"].clone();
+    let told = [0, 1, 2].map(|row| cached(&ask(row, &json!({})).json()));
+    assert_eq!(told, [json!(0), json!(0), json!(60)]);
+    let several = ask(3, &json!({"n": 2}));
+    assert_eq!(cached(&several.json()), 60);
+    let stream = json!({"stream": true, "stream_options": {"include_usage": true}});
+    let last = ask(4, &stream).events().pop().unwrap();
+    assert_eq!(cached(&last), 60);
+    let page = server.get("/metrics").text;
+    let counted = page
+        .lines()
+        .find_map(|line| line.strip_prefix("tailgraph_cached_tokens_total "));
+    assert!(
+        counted.is_some_and(|tokens| tokens.parse::<u64>().unwrap() >= 4 * 60),
+        "{page}"
+    );
+}
+
+#[test]
 fn a_stream_is_the_whole_answer() {
     let server = Server::start(&["--max-context", "4096"]);
     let mut compared = 0;
@@ -203,7 +232,8 @@ fn a_stream_is_the_whole_answer() {
         let whole = whole.json();
         let chunks = stream.events();
         let (usage, chunks) = chunks.split_last().unwrap();
-        assert_eq!(usage["usage"], whole["usage"], "{body}");
+        let of = |answer: &Value| without_timing(answer["usage"].clone());
+        assert_eq!(of(usage), of(&whole), "{body}");
         assert_eq!(usage["choices"], json!([]));
         let mut choices = whole["choices"].as_array().unwrap().clone();
         let mut joined = joined(chunks, url == CHAT, choices.len());

@@ -13,6 +13,7 @@ pub struct Bounds {
     pub slots: usize,
     pub pages: usize,
     pub page_tokens: usize,
+    pub prefixes: usize,
 }
 
 /// The rows and sequences of one step.
@@ -148,6 +149,20 @@ impl<'a> Batch<'a> {
                         bounds.pages
                     ));
                 }
+            }
+            let is_below =
+                |index: u32, count: usize| index == abi::TG_NONE || (index as usize) < count;
+            let border = sequence.flags & abi::TG_SEQUENCE_BORDER != 0;
+            if !is_below(sequence.from, bounds.prefixes)
+                || !is_below(sequence.computes, bounds.prefixes)
+                || !is_below(sequence.from_page, bounds.pages)
+                || !is_below(sequence.border_page, bounds.pages)
+                || border && sequence.computes == abi::TG_NONE
+            {
+                return fail(format!(
+                    "sequence {index} shares {sequence:?}, expected prefixes below {} and pages below {}",
+                    bounds.prefixes, bounds.pages
+                ));
             }
             pages.push(table);
             slots.push(slot);

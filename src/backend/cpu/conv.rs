@@ -34,32 +34,40 @@ impl ConvWeights {
     }
 }
 
-/// The last L - 1 columns of u = B * X of every slot, one layer after the other.
+/// The last L - 1 columns of u = B * X of every slot, and behind the slots of every shared prefix, one layer after the other.
 pub struct ConvState {
-    /// `[layers, slots, L - 1, H]`, oldest column first
+    /// `[layers, places, L - 1, H]`, oldest column first
     columns: Vec<f32>,
-    slots: usize,
+    places: usize,
     slot_elements: usize,
 }
 
 impl ConvState {
-    pub fn new(layers: usize, slots: usize, taps: usize, hidden: usize) -> Self {
+    pub fn new(layers: usize, places: usize, taps: usize, hidden: usize) -> Self {
         let slot_elements = (taps - 1) * hidden;
         Self {
-            columns: vec![0.0; layers * slots * slot_elements],
-            slots,
+            columns: vec![0.0; layers * places * slot_elements],
+            places,
             slot_elements,
+        }
+    }
+
+    /// Gives one place the columns of another, in all layers.
+    pub fn copy(&mut self, from: usize, to: usize) {
+        let elements = self.slot_elements;
+        for layer in self.columns.chunks_mut((self.places * elements).max(1)) {
+            layer.copy_within(from * elements..(from + 1) * elements, to * elements);
         }
     }
 
     /// `[L - 1, H]` of one slot in conv layer `layer` (counted among this stage's conv layers).
     fn slot(&mut self, layer: usize, slot: u32) -> &mut [f32] {
-        let start = (layer * self.slots + slot as usize) * self.slot_elements;
+        let start = (layer * self.places + slot as usize) * self.slot_elements;
         &mut self.columns[start..start + self.slot_elements]
     }
 
     fn slot_ref(&self, layer: usize, slot: u32) -> &[f32] {
-        let start = (layer * self.slots + slot as usize) * self.slot_elements;
+        let start = (layer * self.places + slot as usize) * self.slot_elements;
         &self.columns[start..start + self.slot_elements]
     }
 }

@@ -1,6 +1,6 @@
 //! The end of the last stage: final norm, logits, sampling.
 
-use super::batch::Batch;
+use super::batch::{Batch, Bounds};
 use super::lanes::Isa;
 use super::linear::{Columns, Linear};
 use super::norm::{rmsnorm, rmsnorm_row};
@@ -23,6 +23,7 @@ pub struct Head {
     tile: Vec<f32>,
     tile_rows: usize,
     vocab_size: usize,
+    slots: usize,
     seen: SeenTokens,
     counts: AnswerCounts,
     /// One per worker thread.
@@ -34,8 +35,12 @@ impl Head {
     pub fn new(
         config: &ModelConfig,
         norm: &Tensor,
-        slots: usize,
-        step_tokens: usize,
+        Bounds {
+            slots,
+            prefixes,
+            step_tokens,
+            ..
+        }: Bounds,
         sink: SharedSink,
     ) -> Self {
         let vocab_size = config.vocab_size;
@@ -47,7 +52,8 @@ impl Head {
             tile: vec![0.0; tile_rows * vocab_size],
             tile_rows,
             vocab_size,
-            seen: SeenTokens::new(slots, vocab_size),
+            slots,
+            seen: SeenTokens::new(slots + prefixes, vocab_size),
             counts: AnswerCounts::new(slots, vocab_size),
             samplers: (0..rayon::current_num_threads())
                 .map(|_| Sampler::new(vocab_size))
@@ -145,11 +151,15 @@ impl Head {
         for (sequence, slot) in batch.sequences.iter().zip(&batch.slots) {
             let (is, id) = (|flag| sequence.flags & flag != 0, sequence.slot);
             let counted = counts_answer(&slot.sampling);
+            let starts = sequence.from != abi::TG_NONE;
             if is(abi::TG_SEQUENCE_FIRST) {
                 self.seen.clear(id);
-                if counted {
-                    self.counts.clear(id);
-                }
+            } else if starts {
+                let from = self.slots + sequence.from as usize;
+                self.seen.copy(from, id as usize);
+            }
+            if counted && (is(abi::TG_SEQUENCE_FIRST) || starts) {
+                self.counts.clear(id);
             }
             let first = sequence.first_row as usize;
             let tokens = &batch.tokens[first..first + sequence.rows as usize];
@@ -158,6 +168,10 @@ impl Head {
                 if counted && position >= slot.prompt_tokens {
                     self.counts.add(id, token);
                 }
+            }
+            if is(abi::TG_SEQUENCE_BORDER) {
+                let prefix = self.slots + sequence.computes as usize;
+                self.seen.copy(id as usize, prefix);
             }
         }
     }

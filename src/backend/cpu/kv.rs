@@ -43,6 +43,18 @@ impl KvPool {
         self.values[start..start + self.token_elements].copy_from_slice(value);
     }
 
+    /// Gives page `to` what page `from` holds, in all layers.
+    pub fn copy_page(&mut self, from: u32, to: u32) {
+        let elements = self.page_tokens * self.token_elements;
+        let layer_elements = (self.pages * elements).max(1);
+        let (from, to) = (from as usize * elements, to as usize * elements);
+        for pool in [&mut self.keys, &mut self.values] {
+            for layer in pool.chunks_mut(layer_elements) {
+                layer.copy_within(from..from + elements, to);
+            }
+        }
+    }
+
     /// Keys and values of one page: `[page_tokens, kv_heads, head_dim]` each.
     pub fn page(&self, layer: usize, page: u32) -> (&[f32], &[f32]) {
         let start = self.page_start(layer, page);

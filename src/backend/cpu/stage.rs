@@ -19,6 +19,7 @@ use crate::model::rotary::inverse_frequencies;
 use crate::model::{LayerType, Model, Tensor};
 use crate::plan::EngineOptions;
 use crate::plan::{NeededRows, Op, OpKind, Plan};
+use crate::sys::abi;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
@@ -81,29 +82,32 @@ impl CpuStage {
         let shape = HeadShape::new(config);
         let (pages, page_tokens) = (options.pages as usize, options.page_tokens as usize);
         sizes_fit(&[attentions, pages, page_tokens, shape.kv()])?;
-        sizes_fit(&[convs, slots, config.conv_l_cache, config.hidden_size])?;
+        let bounds = Bounds {
+            vocab_size: config.vocab_size,
+            step_tokens: rows,
+            slots,
+            pages,
+            page_tokens,
+            prefixes: options.prefixes as usize,
+        };
+        let places = slots + bounds.prefixes;
+        sizes_fit(&[convs, places, config.conv_l_cache, config.hidden_size])?;
         let isa = Isa::detect();
         let buffers = Buffers::new(config, rows)?;
         let is_last = stage.ops.iter().any(|op| op.kind == OpKind::Sample);
         let head = is_last.then(|| {
             let norm = &model.weights.of(None, OpKind::FinalNorm)[0];
-            Head::new(config, norm, slots, rows, sink)
+            Head::new(config, norm, bounds, sink)
         });
         let scratch = rows * config.num_experts_per_tok.max(1) * SCRATCH_OUTPUTS;
         Ok(Self {
             ops: stage.ops.clone(),
             first_layer: stage.layers.start,
             layers,
-            bounds: Bounds {
-                vocab_size: config.vocab_size,
-                step_tokens: rows,
-                slots,
-                pages,
-                page_tokens,
-            },
+            bounds,
             shape,
             inverse_frequencies: inverse_frequencies(config.rope_theta, config.head_dim),
-            conv_state: ConvState::new(convs, slots, config.conv_l_cache, config.hidden_size),
+            conv_state: ConvState::new(convs, places, config.conv_l_cache, config.hidden_size),
             kv: KvPool::new(attentions, pages, page_tokens, shape.kv()),
             linear: Linear::new(isa, scratch),
             buffers,
@@ -130,6 +134,33 @@ impl CpuStage {
     /// Tells `routing` where the rows of every step go.
     pub fn tell(&mut self, routing: Arc<dyn RoutingSink>) {
         self.told = Some(routing);
+    }
+
+    /// Sequences that begin behind a shared prefix get its state, and the part of a page that it ends in.
+    fn start_from_prefixes(&mut self, batch: &Batch<'_>) {
+        for (sequence, pages) in batch.sequences.iter().zip(&batch.pages) {
+            if sequence.from != abi::TG_NONE {
+                let from = self.bounds.slots + sequence.from as usize;
+                self.conv_state.copy(from, sequence.slot as usize);
+            }
+            if sequence.from_page != abi::TG_NONE {
+                let page = sequence.first_position as usize / self.bounds.page_tokens;
+                self.kv.copy_page(sequence.from_page, pages[page]);
+            }
+        }
+    }
+
+    /// Prefixes get the state of the sequences that have computed them to the end, and the page that they end in.
+    fn leave_prefixes(&mut self, batch: &Batch<'_>) {
+        for (sequence, pages) in batch.sequences.iter().zip(&batch.pages) {
+            if sequence.flags & abi::TG_SEQUENCE_BORDER != 0 {
+                let prefix = self.bounds.slots + sequence.computes as usize;
+                self.conv_state.copy(sequence.slot as usize, prefix);
+            }
+            if let (Some(&last), true) = (pages.last(), sequence.border_page != abi::TG_NONE) {
+                self.kv.copy_page(last, sequence.border_page);
+            }
+        }
     }
 
     fn operations(
@@ -343,6 +374,7 @@ impl StageBackend for CpuStage {
         if let Some(head) = &mut self.head {
             head.note(&batch);
         }
+        self.start_from_prefixes(&batch);
         let needed = NeededRows::of_step(&self.model.config, step.kind());
         let whole = needed.map_or(self.ops.len(), |needed| needed.whole(&self.ops));
         self.operations(0..whole, &batch, step)?;
@@ -359,6 +391,7 @@ impl StageBackend for CpuStage {
             }
             self.operations(whole..self.ops.len(), &last.batch(&batch), step)?;
         }
+        self.leave_prefixes(&batch);
         if let Some(timer) = &mut self.timer {
             timer.end(number);
         }

@@ -144,6 +144,8 @@ const SETTINGS: &[Column] = &[
     Column::setting("kernel file", "kernel_file"),
     Column::setting("batch", "batch"),
     PROMPT,
+    Column::setting("shared prefix", "shared_prefix"),
+    Column::setting("prefix groups", "prefix_groups"),
     Column::setting("n_gen", "n_gen"),
     Column::setting("req/s asked", "request_rate"),
     Column::setting("in flight", "max_concurrency"),

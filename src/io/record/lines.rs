@@ -6,7 +6,7 @@ use crate::runtime::{EndReason, EngineShape, Event, Part, Request, TokenLogprobs
 use serde::{Deserialize, Serialize};
 
 /// The version of the format: another number is another format.
-pub const VERSION: u32 = 5;
+pub const VERSION: u32 = 6;
 
 /// The version that a first line names, whatever else stands there: another format's header has other fields.
 pub(super) fn version(line: &[u8]) -> Option<u32> {

@@ -40,6 +40,8 @@ pub struct Turn {
     pub preempted: u32,
     #[serde(rename = "read_again")]
     pub recomputed: u32,
+    pub skipped: u32,
+    pub prefixes: u32,
 }
 
 fn step(number: u64) -> Option<u64> {
@@ -77,6 +79,8 @@ impl From<&abi::tg_trace> for Turn {
             steps_in_flight: outcome.steps_in_flight,
             preempted: outcome.preempted,
             recomputed: outcome.recomputed,
+            skipped: outcome.skipped,
+            prefixes: outcome.prefixes,
         }
     }
 }
@@ -117,6 +121,8 @@ impl From<&Turn> for abi::tg_trace {
                 steps_in_flight: turn.steps_in_flight,
                 preempted: turn.preempted,
                 recomputed: turn.recomputed,
+                skipped: turn.skipped,
+                prefixes: turn.prefixes,
             },
             turn: turn.turn,
             end_ns: turn.end_ns,
@@ -148,6 +154,8 @@ mod tests {
         record.outcome.returned_step = 5;
         record.outcome.free_pages = 3;
         record.outcome.preempted = 2;
+        record.outcome.skipped = 1000;
+        record.outcome.prefixes = 4;
         record.outcome.recomputed = 1;
         let turn = Turn::from(&record);
         assert_eq!(turn.stopped, [0, 1023]);

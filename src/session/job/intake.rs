@@ -5,9 +5,13 @@ use super::{EVENT_POLL, Fault, Part, Run, lost};
 use crate::error::Result;
 use crate::io::source::{Todo, Work};
 use crate::runtime::Engine;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const INPUT_POLL: Duration = Duration::from_millis(50);
+/// Rows that wait here, so that the first with a prefix is handed over knowing that others have it too.
+const ROWS_AHEAD: usize = 64;
+/// How long the first row of a job waits for others, while the device has nothing to do.
+const AHEAD_WAIT: Duration = Duration::from_millis(20);
 /// Rows handed over in one go before events, interrupts and progress have their turn.
 const ROWS_A_TURN: usize = 256;
 /// Bytes of answers that may wait for earlier ones, for each row of the window.
@@ -60,6 +64,9 @@ impl Run<'_> {
         }
         let sequences = waiting.left();
         while let Some(prepared) = waiting.peek() {
+            if let Some(prefixes) = &mut self.job.prefixes {
+                prepared.request.borders = prefixes.borders(&prepared.request.prompt);
+            }
             match engine.try_submit(&prepared.request) {
                 Ok(Some(request)) => {
                     let asked = self
@@ -102,30 +109,57 @@ impl Run<'_> {
         if self.cancelled {
             return None;
         }
-        let first = self.job.rows.overtaken();
-        if let Some(work) = first.or_else(|| self.held.pop_front()) {
+        if let Some(work) = self.job.rows.overtaken() {
+            self.expect(&work);
             return Some(work);
         }
+        self.take_in();
+        let next = self.held.pop_front();
         let idle = self.sequences.is_empty();
-        let wait = if idle { INPUT_POLL } else { Duration::ZERO };
-        if self.exhausted {
-            if idle && !self.job.rows.none_overtaken() {
-                std::thread::sleep(wait);
-            }
-            return None;
+        if next.is_none() && self.exhausted && idle && !self.job.rows.none_overtaken() {
+            std::thread::sleep(INPUT_POLL);
         }
-        match self.job.rows.next(wait) {
-            Ok(Ok(Some(work))) => Some(work),
-            Ok(Ok(None)) => {
-                self.exhausted = true;
-                None
+        next
+    }
+
+    /// Takes rows from the input that are there: one, or as many as are looked at ahead.
+    fn take_in(&mut self) {
+        let ahead = self.job.prefixes.as_ref().map_or(1, |_| ROWS_AHEAD);
+        let mut start = Instant::now();
+        while !self.exhausted && self.held.len() < ahead {
+            let wait = if !self.sequences.is_empty() {
+                Duration::ZERO
+            } else if self.held.is_empty() {
+                INPUT_POLL
+            } else if self.counts.rows == 0 {
+                AHEAD_WAIT.saturating_sub(start.elapsed())
+            } else {
+                Duration::ZERO
+            };
+            match self.job.rows.next(wait) {
+                Ok(Ok(Some(work))) => {
+                    if self.held.is_empty() {
+                        start = Instant::now();
+                    }
+                    self.expect(&work);
+                    self.held.push_back(work);
+                }
+                Ok(Ok(None)) => self.exhausted = true,
+                Ok(Err(error)) => {
+                    self.input_failure = Some(error);
+                    self.exhausted = true;
+                }
+                Err(_) => break,
             }
-            Ok(Err(error)) => {
-                self.input_failure = Some(error);
-                self.exhausted = true;
-                None
+        }
+    }
+
+    /// The row's sequences are to come.
+    fn expect(&mut self, work: &Work) {
+        if let (Some(prefixes), Todo::Run(waiting)) = (&mut self.job.prefixes, &work.todo) {
+            for (prompt, sequences) in waiting.prompts() {
+                prefixes.expect(prompt, sequences);
             }
-            Err(_) => None,
         }
     }
 

@@ -27,6 +27,8 @@ pub struct Step {
     /// The biases of each slot; slots past the end have none.
     pub biases: Vec<Vec<abi::tg_bias>>,
     pub chunks: Vec<Chunk>,
+    /// What some chunks share, in sequences that say nothing else, beside their index.
+    pub shared: Vec<(usize, abi::tg_sequence)>,
 }
 
 /// A step in the GPU's memory.
@@ -52,6 +54,7 @@ impl Step {
             pages,
             biases: Vec::new(),
             chunks: Vec::new(),
+            shared: Vec::new(),
         }
     }
 
@@ -106,6 +109,8 @@ impl Step {
                 (_, 1) => abi::TG_SEQUENCE_DECODE,
                 _ => 0,
             };
+            let shared = self.shared.iter().find(|(of, _)| *of == index);
+            let shared = shared.map_or(abi::tg_sequence::UNSHARED, |(_, shared)| *shared);
             sequences.push(abi::tg_sequence {
                 slot: chunk.slot,
                 first_row,
@@ -116,7 +121,8 @@ impl Step {
                 } else {
                     u32::MAX
                 },
-                flags: first | (u32::from(chunk.sampled) * abi::TG_SEQUENCE_LAST),
+                flags: shared.flags | first | (u32::from(chunk.sampled) * abi::TG_SEQUENCE_LAST),
+                ..shared
             });
             if chunk.sampled {
                 samples.push(rows.len() as u32 - 1);
@@ -145,6 +151,7 @@ impl Step {
             rows: rows.len() as u32,
             sequences: sequences.len() as u32,
             sample_rows: samples.len() as u32,
+            shares: self.shared.len() as u32,
             row_table: append(&mut block, &rows),
             sequence_table: append(&mut block, &sequences),
             sample_table: append(&mut block, &samples),

@@ -55,6 +55,9 @@ namespace embed {
 namespace needed {
 #include "step/needed.cu"
 }
+namespace share {
+#include "step/share.cu"
+}
 namespace ways {
 #include "ways/step.cu"
 }
@@ -88,7 +91,8 @@ const bool KNOWN = know({
   EACH(sort_combine, tg_combine_four), EACH(sort_combine, tg_combine_experts),
   PAIR(sort_combine, tg_combine_rounded_four), PAIR(sort_combine, tg_combine_rounded_experts),
   ONE(sample, tg_sample), ONE(sample, tg_sample_best), ONE(sample, tg_mark_seen), EACH(norm, tg_rmsnorm), EACH(norm, tg_rmsnorm_sampled),
-  EACH(embed, tg_embed), ONE(needed, tg_needed_rows), ONE(needed, tg_gather_rows), ONE(ways, tg_ways_layer), ONE(ways, tg_ways_decide), ONE(pair, tg_pair_rows),
+  EACH(embed, tg_embed), ONE(needed, tg_needed_rows), ONE(needed, tg_gather_rows), ONE(share, tg_share_prefixes),
+  ONE(ways, tg_ways_layer), ONE(ways, tg_ways_decide), ONE(pair, tg_pair_rows),
   ONE(pair, tg_pair_digest), ONE(pair, tg_pair_end), ONE(pair, tg_pair_put), ONE(pair, tg_pair_put_token),
   ONE(pair, tg_pair_take_rows), ONE(pair, tg_pair_take_token), ONE(pair, tg_pair_reduce), ONE(pair, tg_pair_push),
   PERSISTENT_PAIR(, _w128), PERSISTENT_PAIR(, _w192), PERSISTENT_PAIR(, _w256), PERSISTENT_PAIR(, _w128_split_k),

@@ -214,6 +214,7 @@ impl Driver {
             stop_ids: Vec::new(),
             min_new_tokens: 0,
             biases: Vec::new(),
+            borders: Vec::new(),
             sampling: Sampling::default(),
             timeout: None,
             logits: Logits::Last,

@@ -101,6 +101,7 @@ pub fn ask(seed: u64, number: u64, shape: &Shape) -> Ask {
         sampling: sampling(&mut random),
         timeout,
         logits: Logits::None,
+        borders: vec![],
     };
     Ask {
         number,

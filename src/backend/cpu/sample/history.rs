@@ -13,20 +13,27 @@ pub struct History<'a> {
     pub stop_ids: &'a [i32],
 }
 
-/// Token ids that a slot's sequence holds so far.
+/// Token ids that a slot's sequence holds so far; behind the slots, those of shared prefixes.
 pub struct SeenTokens {
-    /// `[slots, words]`, a bit per id
+    /// `[places, words]`, a bit per id
     bits: Vec<u32>,
     words: usize,
 }
 
 impl SeenTokens {
-    pub fn new(slots: usize, vocab_size: usize) -> Self {
+    pub fn new(places: usize, vocab_size: usize) -> Self {
         let words = vocab_size.div_ceil(32);
         Self {
-            bits: vec![0; slots * words],
+            bits: vec![0; places * words],
             words,
         }
+    }
+
+    /// Gives one place the ids of another.
+    pub fn copy(&mut self, from: usize, to: usize) {
+        let words = self.words;
+        let from = from * words..(from + 1) * words;
+        self.bits.copy_within(from, to * words);
     }
 
     pub fn clear(&mut self, slot: u32) {

@@ -9,8 +9,9 @@ use crate::backend::cuda::engine::delivery::Delivery;
 use crate::backend::cuda::engine::program::{Residual, Span, StepProgram, buckets};
 use crate::backend::cuda::families::attention::PagePool;
 use crate::backend::cuda::families::limits::Library;
+use crate::backend::cuda::families::share::LayerState;
 use crate::backend::cuda::families::{Bucket, Kernels, Lowering, StepAt};
-use crate::backend::cuda::lower::{LayerState, ModelAddresses, lower};
+use crate::backend::cuda::lower::{ModelAddresses, lower};
 use crate::backend::cuda::memory::arena::{Arena, ArenaShape};
 use crate::backend::cuda::memory::buffer::Buffer;
 use crate::backend::cuda::memory::state::StateLayout;
@@ -116,6 +117,7 @@ pub fn programs(
         ArenaShape {
             rows: bucket_sizes.largest() as usize,
             slots: options.max_seqs as usize,
+            prefixes: options.prefixes as usize,
             max_context: options.max_context as usize,
             operand: precision.compute,
         },
@@ -149,6 +151,7 @@ pub fn programs(
             moved_q: None,
             places,
             state,
+            shares: options.prefixes > 0,
             logits: delivery.as_ref().map(Delivery::ring),
             max_context: options.max_context,
             pool: PagePool {

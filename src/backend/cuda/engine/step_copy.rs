@@ -133,7 +133,8 @@ impl StepCopy {
                 self.layout.slot_table + slot * size_of::<abi::tg_slot>(),
                 &[entry],
             );
-            if sequence.flags & abi::TG_SEQUENCE_FIRST != 0 {
+            let is_first = sequence.flags & abi::TG_SEQUENCE_FIRST != 0;
+            if is_first || sequence.from != abi::TG_NONE {
                 self.send_biases(stream, slot, step.biases(sequence.slot))?;
             }
         }

@@ -16,7 +16,7 @@ pub struct ShortConv {
     pub x: Address,
     /// `[R, 3H]`, operand type: B, C, X.
     pub bcx: Address,
-    /// `[slots, L - 1, H]`, operand type, oldest column first.
+    /// `[slots, L - 1, H]` and what is behind them, operand type, oldest column first.
     pub state: Address,
     /// f32 `[H, L]`
     pub taps: Address,

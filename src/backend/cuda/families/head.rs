@@ -74,7 +74,7 @@ pub struct Found {
 /// What is known of the tokens of each slot's sequence, where penalties ask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Noted {
-    /// u32 `[slots, `[`seen_words`]`]`: a bit for each token of the sequence; without a repetition penalty, of its answer.
+    /// u32 `[slots + prefixes, `[`seen_words`]`]`: a bit for each token of the sequence; without a repetition penalty, of its answer.
     pub seen: Address,
     /// u16 `[slots, `[`count_stride`](crate::backend::cuda::memory::arena::count_stride)`]`: how often each stands in the answer.
     pub counts: Address,
@@ -131,7 +131,7 @@ impl Lowering<'_> {
         }
     }
 
-    /// Notes the step's tokens in what penalties look at, for slots that have them.
+    /// Notes the step's tokens in what penalties look at, for slots that have them and shared prefixes.
     /// Once a step, before [`Lowering::sample`]; that of a decode step does it itself.
     pub fn mark_seen(&mut self, noted: Noted) {
         let Noted { seen, counts } = noted;

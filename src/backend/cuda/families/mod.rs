@@ -17,6 +17,7 @@ pub mod norm;
 pub mod packed;
 pub mod persistent;
 pub mod router;
+pub mod share;
 pub mod skinny;
 pub mod swap_ab;
 pub mod tiled;

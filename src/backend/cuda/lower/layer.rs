@@ -1,11 +1,12 @@
 //! A layer's operations, but for what the skinny kernels do.
 
-use super::{LayerState, ModelAddresses, misplaced};
+use super::{ModelAddresses, misplaced};
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::families::Lowering;
 use crate::backend::cuda::families::attention::Attention;
 use crate::backend::cuda::families::conv::ShortConv;
 use crate::backend::cuda::families::experts::{ExpertRows, NextNorm};
+use crate::backend::cuda::families::share::LayerState;
 use crate::backend::cuda::families::tiled::{Bf16x3, Epilogue, Product, Rows};
 use crate::error::Result;
 use crate::plan::{Op, OpKind};

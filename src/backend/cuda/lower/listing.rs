@@ -1,11 +1,12 @@
 //! The calls of a model's steps without a GPU: everything but the addresses is as in a run, and those are made up.
 
-use super::{LayerState, ModelAddresses, lower};
+use super::{ModelAddresses, lower};
 use crate::backend::cuda::catalogue::{Call, StepCalls};
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::call::KernelCall;
 use crate::backend::cuda::families::attention::PagePool;
 use crate::backend::cuda::families::limits::{GpuShape, Library};
+use crate::backend::cuda::families::share::LayerState;
 use crate::backend::cuda::families::{Bucket, Kernels, Lowering, StepAt};
 use crate::backend::cuda::memory::arena::{Arena, ArenaShape};
 use crate::backend::cuda::memory::state::StateLayout;
@@ -49,6 +50,7 @@ impl<'a> Listing<'a> {
         let shape = ArenaShape {
             rows: plan.bucket_sizes.largest() as usize,
             slots: options.max_seqs as usize,
+            prefixes: options.prefixes as usize,
             max_context: options.max_context as usize,
             operand: precision.compute,
         };
@@ -65,6 +67,7 @@ impl<'a> Listing<'a> {
                 moved_h: None,
                 moved_q: None,
                 state: LayerState::all(&layout, STATE),
+                shares: options.prefixes > 0,
                 logits: None,
                 max_context: options.max_context,
                 pool: PagePool {

@@ -17,13 +17,15 @@ use crate::backend::cuda::families::attention::PagePool;
 use crate::backend::cuda::families::experts::{ExpertWeights, Routing};
 use crate::backend::cuda::families::head::LogitsRing;
 use crate::backend::cuda::families::router::RouterWeights;
+use crate::backend::cuda::families::share::{LayerState, Sharing};
 use crate::backend::cuda::matrix::Matrix;
 use crate::backend::cuda::memory::arena::Arena;
 use crate::backend::cuda::memory::state::{StateAt, StateLayout};
 use crate::backend::cuda::memory::weights::WeightAddresses;
 use crate::error::{Error, Result};
 use crate::model::ModelConfig;
-use crate::plan::{NeededRows, Op, OpKind};
+use crate::plan::{NeededRows, Op, OpKind, StepKind};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Where a model's arrays lie.
@@ -40,20 +42,13 @@ pub struct ModelAddresses {
     pub moved_q: Option<Address>,
     /// By layer: conv state, or keys and values; none for a layer that is not here.
     pub state: Vec<Option<LayerState>>,
+    /// Whether sequences may share prefixes.
+    pub shares: bool,
     /// Takes the logits that requests ask for.
     pub logits: Option<LogitsRing>,
     /// Tokens of a sequence, at most.
     pub max_context: u32,
     pub pool: PagePool,
-}
-
-/// What a layer carries from step to step.
-#[derive(Debug, Clone, Copy)]
-pub enum LayerState {
-    /// `[slots, L - 1, H]`, operand type.
-    Conv(Address),
-    /// `[pages, kv_heads, page_tokens, D]` each, operand type.
-    Pages { k: Address, v: Address },
 }
 
 impl LayerState {
@@ -69,6 +64,7 @@ impl LayerState {
 }
 
 /// The calls that do `ops`, one after the other: in a mixed step those behind the last attention for the rows alone that are needed.
+/// Steps with prompts get from shared prefixes what these have before all others, and leave them theirs behind all others.
 ///
 /// # Errors
 /// [`Error::Runtime`]: the plan holds an operation that the model does not have there.
@@ -80,11 +76,31 @@ pub fn lower(
     let needed = NeededRows::of_step(&model.config, lowering.bucket.kind);
     let whole = needed.map_or(ops.len(), |needed| needed.whole(ops));
     let (whole, last) = ops.split_at(whole);
+    share(model, ops, Sharing::Starts, &mut lowering);
     lower_rows(model, whole, &mut lowering)?;
     if let (Some(needed), [_, ..]) = (needed, last) {
         needed::lower(model, needed, last, &mut lowering)?;
     }
+    share(model, ops, Sharing::Ends, &mut lowering);
     Ok(lowering.into_calls())
+}
+
+/// The copies from or to shared prefixes that a stage's layers ask for, as a part of its first or its last operation.
+fn share(model: &ModelAddresses, ops: &[Op], sharing: Sharing, to: &mut Lowering<'_>) {
+    let part_of = match sharing {
+        Sharing::Starts => ops.first(),
+        Sharing::Ends => ops.last(),
+    };
+    let (Some(part_of), true) = (part_of, model.shares) else {
+        return;
+    };
+    if to.bucket.kind == StepKind::Decode {
+        return;
+    }
+    let layers: BTreeSet<usize> = ops.iter().filter_map(|op| op.layer).collect();
+    let layers = layers.into_iter().filter_map(|layer| model.state[layer]);
+    to.doing(std::slice::from_ref(part_of));
+    to.share_prefixes(sharing, &layers.collect::<Vec<_>>(), model.pool.page_tokens);
 }
 
 /// The calls that do `ops` for all rows of the step that `lowering` has.

@@ -22,6 +22,8 @@ pub struct ArenaShape {
     /// Rows of the largest bucket.
     pub rows: usize,
     pub slots: usize,
+    /// Prefixes that are shared at once, at most.
+    pub prefixes: usize,
     /// Tokens of a sequence, at most.
     pub max_context: usize,
     /// Matrix inputs: `--dtype`.
@@ -87,7 +89,8 @@ pub struct Arena {
     pub sample_best: usize,
     /// [`MEETING_BYTES`] `[S]`: where blocks of `tg_sample` that share a row meet; zero before and after.
     pub sample_meetings: usize,
-    /// u32 `[S, V / 32 rounded up]`: a bit for each token that penalties may change in a slot's sequence.
+    /// u32 `[S + prefixes, V / 32 rounded up]`: a bit for each token that penalties may change in a slot's sequence; for each token of
+    /// a prefix.
     pub seen: usize,
     /// u16 `[S, `[`count_stride`]`(V)]`: how often each token stands in the answer of a slot's sequence.
     pub counts: usize,
@@ -197,7 +200,11 @@ impl Arena {
             sample_meetings: take(&[slots, MEETING_BYTES]),
             logits: take(&[logits_rows, config.vocab_size, 4]),
             logits_rows,
-            seen: take(&[slots, config.vocab_size.div_ceil(32), 4]),
+            seen: take(&[
+                slots.saturating_add(shape.prefixes),
+                config.vocab_size.div_ceil(32),
+                4,
+            ]),
             counts: take(&[slots, count_stride(config.vocab_size), size_of::<u16>()]),
             bytes: 0,
             activation_bytes: 0,
@@ -222,6 +229,7 @@ mod tests {
         let shape = ArenaShape {
             rows: 512,
             slots: 16,
+            prefixes: 9,
             max_context: 4096,
             operand: DType::BF16,
         };
@@ -236,7 +244,7 @@ mod tests {
             (arena.needed_step, 88),
             (arena.needed_rows, 16 * 5 * 16),
             (arena.needed_from, 16 * 5 * 4),
-            (arena.needed_sequences, 16 * 24),
+            (arena.needed_sequences, 16 * 40),
             (arena.needed_samples, 16 * 4),
             (arena.partial, pairs * hidden * 4),
             (arena.experts, pairs * 4),
@@ -255,7 +263,7 @@ mod tests {
             (arena.sample_best, 16 * HEAD_PARTS * 8),
             (arena.sample_meetings, 16 * MEETING_BYTES),
             (arena.logits, 512 * 65536 * 4),
-            (arena.seen, 16 * 65536 / 8),
+            (arena.seen, 25 * 65536 / 8),
             (arena.counts, 16 * 65536 * 2),
             (arena.bytes, 0),
         ];

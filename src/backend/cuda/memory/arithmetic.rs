@@ -67,6 +67,7 @@ fn arena(plan: &Plan, precision: Precision, options: &EngineOptions) -> Arena {
         ArenaShape {
             rows: plan.bucket_sizes.reachable(options).largest() as usize,
             slots: options.max_seqs as usize,
+            prefixes: options.prefixes as usize,
             max_context: options.max_context as usize,
             operand: precision.compute,
         },

@@ -1,4 +1,4 @@
-//! What sequences keep on a device between steps, as byte offsets: conv state by slot, keys and values by page. One
+//! What sequences keep on a device between steps, as byte offsets: conv state by slot, and behind that by prefix; keys and values by page. One
 //! allocation, layer after layer, every array on a multiple of [`ALIGN_BYTES`].
 
 use super::arena::ALIGN_BYTES;
@@ -8,7 +8,7 @@ use crate::plan::{EngineOptions, LayerRange};
 /// Where a layer's arrays start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StateAt {
-    /// `[slots, L - 1, H]`, operand type.
+    /// `[slots + prefixes, L - 1, H]`, operand type.
     Conv(usize),
     /// `[pages, kv_heads, page_tokens, D]` each, operand type.
     Pages { k: usize, v: usize },
@@ -40,7 +40,8 @@ impl StateLayout {
             size.checked_next_multiple_of(ALIGN_BYTES).unwrap_or(size)
         };
         let columns = config.conv_l_cache.saturating_sub(1);
-        let conv = aligned(&[options.max_seqs as usize, columns, config.hidden_size]);
+        let places = (options.max_seqs as usize).saturating_add(options.prefixes as usize);
+        let conv = aligned(&[places, columns, config.hidden_size]);
         let pages = aligned(&[
             options.pages as usize,
             options.page_tokens as usize,
@@ -94,11 +95,12 @@ mod tests {
             chunk_share: 0,
             chunk_align: 64,
             steps_in_flight: 1,
+            prefixes: 2,
             record: false,
         };
         let layout = StateLayout::new(&config, &LayerRange::whole(&config), &options, DType::BF16);
-        // 3 x 2 x 2048 and 5 x 17 x 8 x 64 elements of 2 bytes, on multiples of 256.
-        let (conv, pages) = (24_576, 87_040);
+        // 5 x 2 x 2048 and 5 x 17 x 8 x 64 elements of 2 bytes, on multiples of 256.
+        let (conv, pages) = (40_960, 87_040);
         let mut end = 0;
         for at in &layout.layers {
             end = match at.unwrap() {

@@ -123,6 +123,7 @@ mod tests {
             chunk_share: 0,
             chunk_align: 8,
             steps_in_flight: 1,
+            prefixes: 0,
             record: false,
         };
         for places in [2, 5] {

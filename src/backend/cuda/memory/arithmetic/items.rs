@@ -32,6 +32,12 @@ pub(super) fn items(
         place,
     };
     let item = |name, bytes: usize, arithmetic| on(Place::Budget, name, bytes as u64, arithmetic);
+    let sequences = format!("{slots} {}", plural(slots as usize, "sequence"));
+    let and_prefixes = match options.prefixes {
+        0 => sequences.clone(),
+        1 => format!("{sequences} and a shared prefix"),
+        prefixes => format!("{sequences} and {prefixes} shared prefixes"),
+    };
     let weights = format!(
         "copied to the device: matrices in {:?}, norms, taps, biases and routers in F32",
         precision.weights
@@ -59,7 +65,7 @@ pub(super) fn items(
             "seen tokens",
             arena.counts - arena.seen,
             format!(
-                "a bit for each of {} tokens, {slots} sequences",
+                "a bit for each of {} tokens, {and_prefixes}",
                 config.vocab_size
             ),
         ),
@@ -67,14 +73,14 @@ pub(super) fn items(
             "answer counts",
             arena.bytes - arena.counts,
             format!(
-                "16 bits for each of {} tokens, {slots} sequences",
+                "16 bits for each of {} tokens, {sequences}",
                 config.vocab_size
             ),
         ),
         item(
             "conv state",
             state.bytes - state.page_bytes,
-            format!("{slots} {}", plural(slots as usize, "sequence")),
+            and_prefixes.clone(),
         ),
         on(
             Place::Budget,
