@@ -40,6 +40,7 @@ fn options(slots: u32) -> EngineOptions {
         chunk_share: 0,
         chunk_align: 64,
         steps_in_flight: 1,
+        prefixes: 0,
         record: false,
     }
 }
