@@ -122,10 +122,6 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
         targets.iter().map(|target| target.tokens),
         args.logits.step_kind(),
     );
-    if !last_only {
-        // A token whose logits are wanted is computed.
-        spec.limits.prefixes = Some(0);
-    }
     let mut opened = Opened::on(target, spec, true)?;
     opened.only(&[args.logits.step_kind()]);
     let wanted = if last_only { Logits::Last } else { Logits::All };
@@ -150,7 +146,8 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
         comparison,
         logprobs,
     ));
-    let prefixes = Prefixes::of(&opened.options);
+    // A token whose logits are wanted is computed.
+    let prefixes = last_only.then(|| Prefixes::of(&opened.options)).flatten();
     let mut serving = opened.start(&Some(sink.clone()), keep)?;
     interrupt::look();
     let interrupt = interrupt::flag();
