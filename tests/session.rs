@@ -13,6 +13,7 @@ use tailgraph::io::row::{Ask, Code, Options, Prompt};
 use tailgraph::io::rows::Rows;
 use tailgraph::io::source::Source;
 use tailgraph::session::job::{Job, Style};
+use tailgraph::session::prefixes::Prefixes;
 use tailgraph::session::recording::Keep;
 use tailgraph::session::{Answer, Opened, Output, Progress, RunSpec, Session, Texts, Unanswered};
 use tailgraph::text::Chat;
@@ -128,7 +129,7 @@ fn generate_answers_the_same() {
             created: 7,
         },
         window: 8,
-        prefixes: None,
+        prefixes: Prefixes::none(),
         progress: Progress::new(true, None),
         interrupt: &never,
     };

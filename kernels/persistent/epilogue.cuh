@@ -6,8 +6,8 @@
 #include "persistent/tile.cuh"
 #include "wgmma/mainloop.cuh"
 
-/* This one of THREADS threads stores its share: COLUMNS columns of type V, of rows that lie PITCH bytes apart in `out`, to y[0 ..][n ..]. What lies at or past
- * `rows` or n_total stays here. */
+/* This one of THREADS threads stores its share: COLUMNS columns of type V, of rows that lie PITCH bytes apart in `out`, to
+ * y[0 ..][n ..]. What lies at or past `rows` or n_total stays here. */
 template <uint32_t COLUMNS, uint32_t PITCH, uint32_t THREADS, typename V>
 __device__ inline void persistent_leave(const char *out, V *y, uint32_t rows, uint32_t n, uint32_t n_total, bool adds) {
   constexpr bool IS_F32 = sizeof(V) == 4;

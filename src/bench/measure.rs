@@ -639,10 +639,10 @@ impl Work<'_> {
 }
 
 /// Finds what the prompts of a run have in common: with those of other runs nothing.
-fn share(prefixes: &mut Option<Prefixes>, point: &Point, arrivals: &mut [Arrival]) {
-    let Some(prefixes) = prefixes.as_mut().filter(|_| point.shared.is_some()) else {
+fn share(prefixes: &mut Prefixes, point: &Point, arrivals: &mut [Arrival]) {
+    if point.shared.is_none() {
         return;
-    };
+    }
     prefixes.clear();
     for arrival in &*arrivals {
         prefixes.expect(&arrival.request.prompt, 1);

@@ -20,7 +20,7 @@ pub struct Figures {
     pub duration_s: f64,
     pub completed: usize,
     pub input_tokens: u64,
-    /// Of these, those that were shared; `None`: prompts had nothing in common.
+    /// Those of them that were shared; `None`: prompts had nothing in common.
     pub cached_tokens: Option<u64>,
     pub output_tokens: u64,
     /// Latencies of requests and of their tokens, from when to when [`super::row::Ttft`] and its neighbours say.

@@ -147,7 +147,11 @@ pub fn run(args: &ScoreArgs) -> Result<Exit> {
         logprobs,
     ));
     // A token whose logits are wanted is computed.
-    let prefixes = last_only.then(|| Prefixes::of(&opened.options)).flatten();
+    let prefixes = if last_only {
+        Prefixes::of(&opened.options)
+    } else {
+        Prefixes::none()
+    };
     let mut serving = opened.start(&Some(sink.clone()), keep)?;
     interrupt::look();
     let interrupt = interrupt::flag();

@@ -16,6 +16,7 @@ use crate::io::source::Source;
 use crate::session::guest::Guest;
 use crate::session::identity::identity;
 use crate::session::job::{Job, Style, Summary};
+use crate::session::prefixes::Prefixes;
 use crate::session::{Progress, Session};
 use crate::telemetry::warn;
 use axum::http::StatusCode;
@@ -280,7 +281,7 @@ impl Shared {
             style: Style::Json,
             origin,
             window: WINDOW,
-            prefixes: None, // the session finds them
+            prefixes: Prefixes::none(), // the session finds them
             progress: Progress::new(true, None),
             interrupt,
         };

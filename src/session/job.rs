@@ -40,8 +40,8 @@ pub struct Job<'a> {
     pub origin: Origin,
     /// Rows taken in beyond the oldest one that is not written yet, at most; fewer while long answers wait for it.
     pub window: u64,
-    /// What the engine shares of prompts; `None`: nothing, or it finds out by itself.
-    pub prefixes: Option<Prefixes>,
+    /// What the engine shares of prompts; none where it finds out by itself.
+    pub prefixes: Prefixes,
     pub progress: Progress,
     pub interrupt: &'a AtomicBool,
 }

@@ -42,7 +42,7 @@ impl Opened {
     /// For answers to questions, of which some may want logits where the spec or the device has it so.
     ///
     /// # Errors
-    /// As [`Opened::new`].
+    /// Fails as [`Opened::new`] does.
     pub fn to_answer(spec: RunSpec) -> Result<Self> {
         let delivers = spec.prompt_logprobs || spec.device.launch().is_none();
         let mut opened = Self::new(spec, delivers)?;

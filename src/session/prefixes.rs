@@ -29,7 +29,7 @@ pub struct Prefixes {
     children: HashMap<(u32, u32), u32>,
     /// The nodes that prompts end at, and for how many sequences each; oldest first.
     prompts: VecDeque<(u32, u64)>,
-    /// Of all edges.
+    /// How many all edges have.
     tokens: usize,
     most: usize,
     /// The newest number of a prefix.
@@ -64,9 +64,22 @@ struct Found {
 }
 
 impl Prefixes {
-    /// `None`: an engine of these options shares nothing.
-    pub fn of(options: &EngineOptions) -> Option<Self> {
-        (options.prefixes > 0).then(|| Self::holding(MOST))
+    /// Those of an engine, which may share none.
+    pub fn of(options: &EngineOptions) -> Self {
+        if options.prefixes > 0 {
+            Self::holding(MOST)
+        } else {
+            Self::none()
+        }
+    }
+
+    /// Nothing is shared: no prompt is kept, and none has borders.
+    pub fn none() -> Self {
+        Self::holding(0)
+    }
+
+    pub fn any(&self) -> bool {
+        self.most > 0
     }
 
     fn holding(most: usize) -> Self {
@@ -91,7 +104,7 @@ impl Prefixes {
     /// So many sequences with this prompt are to come.
     pub fn expect(&mut self, prompt: &[u32], sequences: usize) {
         let mut rest = shareable(prompt);
-        if rest.is_empty() || sequences == 0 {
+        if !self.any() || rest.is_empty() || sequences == 0 {
             return;
         }
         let count = sequences as u64;

@@ -10,7 +10,7 @@ use std::time::Duration;
 const EVENT_POLL: Duration = Duration::from_millis(20);
 
 /// Scores `prompts`, which become requests 0, 1, 2 ... of a fresh device, and calls `ended` as each has
-/// delivered its logits. `prefixes`: what may be shared of them, of none where all logits are wanted. False: interrupted.
+/// delivered its logits. `prefixes`: what may be shared of them, none where all logits are wanted. False: interrupted.
 ///
 /// # Errors
 /// The device failed or refused a prompt, or `ended` failed.
@@ -18,14 +18,14 @@ pub fn run(
     engine: &mut dyn Engine,
     prompts: &[&[u32]],
     logits: Logits,
-    mut prefixes: Option<Prefixes>,
+    mut prefixes: Prefixes,
     interrupt: &AtomicBool,
     progress: &mut Progress,
     ended: &mut dyn FnMut(u64) -> Result<()>,
 ) -> Result<bool> {
     let mut counts = Counts::default();
     for prompt in prompts {
-        prefixes.iter_mut().for_each(|of| of.expect(prompt, 1));
+        prefixes.expect(prompt, 1);
     }
     let mut next = prompts.iter();
     let mut held = None;
@@ -54,9 +54,7 @@ pub fn run(
                 .take()
                 .or_else(|| next.next().map(|p| request(p, logits)))
             {
-                if let Some(prefixes) = &mut prefixes {
-                    request.borders = prefixes.borders(&request.prompt);
-                }
+                request.borders = prefixes.borders(&request.prompt);
                 if engine.try_submit(&request)?.is_none() {
                     held = Some(request);
                     break;

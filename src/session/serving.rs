@@ -208,8 +208,7 @@ impl Drop for Serving {
 struct Server {
     engine: Echoing,
     codec: Arc<Codec>,
-    /// Where the engine shares any.
-    prefixes: Option<Prefixes>,
+    prefixes: Prefixes,
     /// In the order in which they were asked.
     waiting: VecDeque<Wanted>,
     sequences: Sequences<Asker>,
@@ -303,9 +302,7 @@ impl Server {
             while let Some(command) = next {
                 match command {
                     Command::Ask(mut wanted) => {
-                        if let Some(prefixes) = &mut self.prefixes {
-                            prefixes.expect(&wanted.request().prompt, 1);
-                        }
+                        self.prefixes.expect(&wanted.request().prompt, 1);
                         self.waiting.push_back(wanted);
                     }
                     Command::Cancel(number) => self.cancel(number),
@@ -343,9 +340,7 @@ impl Server {
     fn submit(&mut self) -> Result<()> {
         while let Some(mut wanted) = self.waiting.pop_front() {
             let request = wanted.request();
-            if let Some(prefixes) = &mut self.prefixes {
-                request.borders = prefixes.borders(&request.prompt);
-            }
+            request.borders = self.prefixes.borders(&request.prompt);
             match (self.engine.try_submit(request), &mut wanted) {
                 (Ok(Some(request)), _) => match wanted {
                     Wanted::Answer(prepared, asker) => {

@@ -16,6 +16,7 @@ use tailgraph::io::source::Source;
 use tailgraph::runtime::Engine;
 use tailgraph::session::Progress;
 use tailgraph::session::job::{Job, Style, Summary};
+use tailgraph::session::prefixes::Prefixes;
 use tailgraph::text::threads::{DEFAULT_LIMIT, Threads};
 
 #[derive(Clone, Default)]
@@ -80,7 +81,7 @@ fn run_rows(
             created: 7,
         },
         window: 8,
-        prefixes: None,
+        prefixes: Prefixes::none(),
         progress: Progress::new(true, None),
         interrupt,
     }

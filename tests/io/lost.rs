@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use tailgraph::runtime::{EndReason, Engine, EngineStatus, Event, Logits, Request, Timing, Waker};
 use tailgraph::session::Progress;
+use tailgraph::session::prefixes::Prefixes;
 use tailgraph::session::scoring;
 use tailgraph::{Error, Result};
 
@@ -114,7 +115,7 @@ fn scored_prompts_that_were_done_are_told() {
         &mut Lost::after(3),
         &[&[65u32][..]; 5],
         Logits::All,
-        None,
+        Prefixes::none(),
         &AtomicBool::new(false),
         &mut Progress::new(true, None),
         &mut |request| {

@@ -1,8 +1,7 @@
 //! Files and batches, over a restart.
 
-use crate::common::program::run_with_input;
 use crate::common::rows::without_timing;
-use crate::{Response, Server};
+use crate::{Response, Server, generated};
 use serde_json::{Value, json};
 use std::io::Read;
 use std::path::Path;
@@ -69,19 +68,6 @@ fn serve(folder: &Path) -> Server {
     Server::start(&["--max-seqs", "4", "--batches", folder.to_str().unwrap()])
 }
 
-/// What `generate` answers to the rows of a batch.
-fn generated(content: &str) -> Vec<Value> {
-    let args = [
-        "generate",
-        "--model",
-        "random:tiny",
-        "--device",
-        "cpu",
-        "-q",
-    ];
-    bare(&run_with_input(&args, content).stdout)
-}
-
 fn content_of(server: &Server, batch: &Value, field: &str) -> Vec<Value> {
     let id = batch[field].as_str().unwrap();
     bare(&server.get(&format!("/v1/files/{id}/content")).text)
@@ -131,7 +117,7 @@ fn a_batch_goes_on_after_its_server_was_killed_and_no_row_is_lost_or_doubled() {
     );
     assert_eq!(
         content_of(&server, &batch, "output_file_id"),
-        generated(&content)
+        bare(&generated(&[], &content).stdout)
     );
     assert!(!journal.exists());
 }
@@ -157,7 +143,7 @@ fn a_batch_goes_on_after_a_restart_and_gives_the_file_of_generate() {
         batch["request_counts"],
         json!({"total": 301, "completed": 300, "failed": 1})
     );
-    let expected = generated(&content);
+    let expected = bare(&generated(&[], &content).stdout);
     assert_eq!(
         content_of(&server, &batch, "output_file_id"),
         expected[..300]

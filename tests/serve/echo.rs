@@ -1,7 +1,7 @@
 //! Prompts that are repeated in answers (`echo`), and their logprobs beside those of `score`.
 
-use crate::Server;
 use crate::common::program::run_with_input;
+use crate::{Server, generated, replayed};
 use serde_json::{Value, json};
 use std::time::Duration;
 
@@ -111,15 +111,7 @@ fn an_answer_scored_as_a_prompt_has_its_own_logprobs() {
     for temperature in [0, 1] {
         let body = json!({"prompt": [72, 73, 74], "max_tokens": 20, "temperature": temperature, "seed": 9});
         let row = json!({"input_ids": [72, 73, 74], "max_new_tokens": 20, "temperature": temperature, "seed": 9});
-        let args = [
-            "generate",
-            "--model",
-            "random:tiny",
-            "--device",
-            "cpu",
-            "-q",
-        ];
-        let answer = run_with_input(&args, &row.to_string()).rows();
+        let answer = generated(&[], &row.to_string()).rows();
         let new = answer[0]["output_ids"].as_array().unwrap();
         assert_eq!(answer[0]["text"], choices(&server, &body)[0]["text"]);
         let mut body = json!({"prompt": [72, 73, 74], "max_tokens": 20, "temperature": temperature, "seed": 9, "logprobs": 1});
@@ -258,15 +250,6 @@ fn a_run_with_scored_prompts_is_recorded_and_replayed() {
     choices(&server, &body);
     server.signal("-TERM");
     assert_eq!(server.ended().code, 0);
-    let args = [
-        "replay",
-        "-m",
-        "random:tiny",
-        "--device",
-        "cpu",
-        "--record",
-        record,
-    ];
-    let replayed = crate::common::program::tailgraph(&args);
+    let replayed = replayed(record);
     assert!(replayed.contains("3 tokens"), "{replayed}");
 }

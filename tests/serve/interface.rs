@@ -1,8 +1,8 @@
 //! Each route, whole and in chunks, beside what `generate` answers to the same rows.
 
-use crate::Server;
-use crate::common::program::{run, run_with_input, tailgraph};
+use crate::common::program::run;
 use crate::common::rows::without_timing;
+use crate::{Server, generated, replayed};
 use serde_json::{Value, json};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -103,17 +103,7 @@ fn a_request_is_answered_as_a_row_is() {
         json!({"custom_id": at, "method": "POST", "url": url, "body": body}).to_string()
     });
     let rows = rows.collect::<Vec<_>>().join("\n");
-    let args = [
-        "generate",
-        "--model",
-        "random:tiny",
-        "--device",
-        "cpu",
-        "--max-context",
-        "4096",
-        "-q",
-    ];
-    let answers = run_with_input(&args, &rows).rows();
+    let answers = generated(&["--max-context", "4096"], &rows).rows();
     assert_eq!(answers.len(), bodies.len());
     for ((url, body), row) in bodies.iter().zip(answers) {
         let answer = server.post(url, body.to_string());
@@ -383,15 +373,7 @@ fn a_server_is_recorded_and_replayed() {
     server.signal("-TERM");
     let ended = server.ended();
     assert_eq!(ended.code, 0, "{}", ended.stderr);
-    let replayed = tailgraph(&[
-        "replay",
-        "-m",
-        "random:tiny",
-        "--device",
-        "cpu",
-        "--record",
-        record,
-    ]);
+    let replayed = replayed(record);
     assert!(replayed.contains("18 tokens"), "{replayed}");
     let trace = folder.path().join("trace.json");
     let trace = trace.to_str().unwrap();

@@ -15,7 +15,7 @@ mod faults;
 mod interface;
 mod package;
 
-use common::program::{Ended, command, send};
+use common::program::{Ended, command, run_with_input, send, tailgraph};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -205,6 +205,32 @@ impl Drop for Server {
 }
 
 /// Without its head.
+/// What `generate` has for these rows.
+pub fn generated(more: &[&str], rows: &str) -> Ended {
+    let args = [
+        "generate",
+        "--model",
+        "random:tiny",
+        "--device",
+        "cpu",
+        "-q",
+    ];
+    run_with_input(&[&args, more].concat(), rows)
+}
+
+/// What `replay` says of a server's recording.
+pub fn replayed(record: &str) -> String {
+    tailgraph(&[
+        "replay",
+        "-m",
+        "random:tiny",
+        "--device",
+        "cpu",
+        "--record",
+        record,
+    ])
+}
+
 pub fn body_of(mut stream: TcpStream) -> (u16, String) {
     let mut all = Vec::new();
     stream.read_to_end(&mut all).unwrap();

@@ -64,9 +64,7 @@ impl Run<'_> {
         }
         let sequences = waiting.left();
         while let Some(prepared) = waiting.peek() {
-            if let Some(prefixes) = &mut self.job.prefixes {
-                prepared.request.borders = prefixes.borders(&prepared.request.prompt);
-            }
+            prepared.request.borders = self.job.prefixes.borders(&prepared.request.prompt);
             match engine.try_submit(&prepared.request) {
                 Ok(Some(request)) => {
                     let asked = self
@@ -124,7 +122,11 @@ impl Run<'_> {
 
     /// Takes rows from the input that are there: one, or as many as are looked at ahead.
     fn take_in(&mut self) {
-        let ahead = self.job.prefixes.as_ref().map_or(1, |_| ROWS_AHEAD);
+        let ahead = if self.job.prefixes.any() {
+            ROWS_AHEAD
+        } else {
+            1
+        };
         let mut start = Instant::now();
         while !self.exhausted && self.held.len() < ahead {
             let wait = if !self.sequences.is_empty() {
@@ -156,9 +158,9 @@ impl Run<'_> {
 
     /// The row's sequences are to come.
     fn expect(&mut self, work: &Work) {
-        if let (Some(prefixes), Todo::Run(waiting)) = (&mut self.job.prefixes, &work.todo) {
+        if let Todo::Run(waiting) = &work.todo {
             for (prompt, sequences) in waiting.prompts() {
-                prefixes.expect(prompt, sequences);
+                self.job.prefixes.expect(prompt, sequences);
             }
         }
     }

@@ -36,7 +36,7 @@ pub struct WeightsOnGpu {
     pub gate_up: Buffer,
     pub down: Buffer,
     pub up_first: bool,
-    /// Of gate, up and down, `[E, M]` and `[E, H]`, if they are in 8 bits.
+    /// The scales of gate, up and down, `[E, M]` and `[E, H]`, if they are in 8 bits.
     pub scales: Option<[Buffer; 3]>,
     /// The width of what an expert reads.
     pub hidden: usize,
