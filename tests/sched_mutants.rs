@@ -21,7 +21,7 @@ const LIBRARY: &str = "TAILGRAPH_SCHED_LIBRARY";
 const HISTORIES: &str = "TAILGRAPH_SCHED_HISTORIES";
 
 /// The sites of TG_MUT in kernels/sched, and what the bug is.
-const MUTANTS: [(u32, &str); 69] = [
+const MUTANTS: [(u32, &str); 72] = [
     (1, "mailbox: one step more than there are credits"),
     (2, "gather: takes a returned step while events wait"),
     (3, "collect: a cancelled slot still gives its token"),
@@ -109,6 +109,12 @@ const MUTANTS: [(u32, &str); 69] = [
     (68, "routine: a prefix that goes is passed over"),
     (69, "admit: shares more than the pool has room for"),
     (70, "publish: the tokens of a prefix are not kept"),
+    (71, "admit: prefixes go for the front of the queue alone"),
+    (
+        72,
+        "admit: the prefix that the front has goes for one behind it",
+    ),
+    (73, "compose: what is computed for others is not unread"),
 ];
 
 /// Those of a core that claims from a queue.

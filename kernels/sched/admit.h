@@ -147,6 +147,21 @@ TG_FN void tg_fill_slot(tg_slot *slot, const tg_request *request, uint64_t numbe
   for (uint32_t i = 0u; i < TG_MAX_STOP_IDS; i++) slot->stop_ids[i] = request->stop_ids[i];
 }
 
+/* Lane 0: the front waits for prefixes to go. Those go that it wants gone, and the requests behind it that there are slots for. */
+TG_FN void tg_make_way(tg_state *state, const tg_share *share, uint32_t free_pages) {
+  const uint64_t front = state->requests_taken;
+  const uint64_t slots = TG_MUT(71, state->config.slots - state->running, 1u);
+  uint64_t pages = share->pages;
+  for (uint64_t number = front; number < state->requests_seen && number < front + slots; number++) {
+    const tg_request *request = tg_waiting_at(state, number);
+    if (!tg_is_servable(state, request)) continue;
+    const tg_share of = tg_share_of(state, request);
+    if (of.in_the_way != TG_NONE && of.in_the_way != TG_MUT(72, share->base, TG_NONE)) tg_let_idle_go(state, of.in_the_way);
+    if (number != front) pages += of.own;
+  }
+  if (pages > free_pages) tg_make_room(state, (uint32_t)(pages - free_pages), share->base);
+}
+
 /* Lane 0: slots and pages for the front of the queue, strictly in order, until one must wait. Returns the pages that are left. */
 TG_FN uint32_t tg_admit_front(tg_state *state, uint32_t free_pages, uint32_t at) {
   tg_turn *turn = tg_scratch(state);
@@ -164,12 +179,8 @@ TG_FN uint32_t tg_admit_front(tg_state *state, uint32_t free_pages, uint32_t at)
       const tg_share share = tg_share_of(state, front);
       uint32_t index = tg_free_slot(state);
       if (index == TG_NONE) break;
-      if (share.in_the_way != TG_NONE) {
-        tg_let_idle_go(state, share.in_the_way);
-        break;
-      }
-      if (TG_MUT(9, share.pages > free_pages, share.pages >= free_pages)) {
-        tg_make_room(state, share.pages - free_pages, share.base);
+      if (share.in_the_way != TG_NONE || TG_MUT(9, share.pages > free_pages, share.pages >= free_pages)) {
+        tg_make_way(state, &share, free_pages);
         break;
       }
       tg_fill_slot(&tg_slots(state)[index], front, number, seen_ns, now_ns);

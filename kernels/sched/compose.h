@@ -70,9 +70,10 @@ TG_FN uint32_t tg_rows_beside(tg_state *state) {
   if (config->chunk_share == 0u) return beside;
   for (uint32_t i = 0u; i < state->prefill && beside < config->step_tokens; i++) {
     const tg_slot *slot = &tg_slots(state)[list[i]];
-    uint32_t read = slot->composed;
-    if (slot->prefix != TG_NONE && read < tg_prefix_at(state, slot->prefix)->tokens) read = tg_prefix_at(state, slot->prefix)->tokens;
-    unread += slot->prompt_tokens + TG_MUT(52, slot->generated, 0u) - TG_MUT(53, read, 0u);
+    const uint32_t end = slot->prompt_tokens + TG_MUT(52, slot->generated, 0u);
+    const tg_stretch next = tg_next_stretch(state, list[i], end);
+    const uint32_t read = TG_MUT(73, next.waits, slot->prefix != TG_NONE) ? tg_prefix_at(state, slot->prefix)->tokens : next.from;
+    unread += end - TG_MUT(53, read, 0u);
     uint64_t share = unread / config->chunk_share;
     if (share > beside) beside = TG_MUT(54, (uint32_t)share, config->chunk_tokens);
   }

@@ -8,8 +8,8 @@
  * Who computes a prefix is found out whenever a step is composed. So nothing is to be done where that sequence ends or is preempted: the
  * first one that waits computes what is left, from the border before it on.
  *
- * A prefix without users stays until its pages or its place are wanted. Then it goes, and its pages come back in the next turn. A request
- * shares only what leaves it room in the pool if it is alone there, so no request waits for a prefix for ever. */
+ * A prefix without users stays until its pages or its place are wanted. Then it goes, and its pages come back in the next turn. As many go
+ * as all requests want that there are slots for, so that not each of them waits a turn. A request shares only what leaves it room in the pool if it is alone there, so no request waits for a prefix for ever. */
 #pragma once
 
 #include "sched/inputs.h"
@@ -74,10 +74,18 @@ TG_FN uint32_t tg_some_can_go(tg_state *state, uint32_t spared) {
   return state->idle_prefixes > (spared != TG_NONE && tg_is_idle(tg_prefix_at(state, spared)));
 }
 
+/* Lane 0: pages that come back in the next turn. */
+TG_FN uint32_t tg_pages_going(tg_state *state) {
+  const uint32_t *list = tg_words(state, state->going_table);
+  uint32_t pages = 0u;
+  for (uint32_t i = tg_scratch(state)->going; i < state->going; i++) pages += tg_prefix_at(state, list[i])->pages;
+  return pages;
+}
+
 /* Lane 0: lets idle prefixes go, those first that were used longest ago, until `pages` come back or there are no more. Whether any do. */
 TG_FN uint32_t tg_make_room(tg_state *state, uint32_t pages, uint32_t spared) {
-  if (state->going != 0u) return 1u; /* what they have may be enough */
-  for (uint32_t found = 0u; found < pages && tg_some_can_go(state, spared);) {
+  uint32_t found = tg_pages_going(state);
+  while (found < pages && tg_some_can_go(state, spared)) {
     uint32_t oldest = TG_NONE;
     for (uint32_t place = 0u; place < state->config.prefixes; place++) {
       const tg_prefix *prefix = tg_prefix_at(state, place);
@@ -87,7 +95,7 @@ TG_FN uint32_t tg_make_room(tg_state *state, uint32_t pages, uint32_t spared) {
     found += tg_prefix_at(state, oldest)->pages;
     tg_let_idle_go(state, oldest);
   }
-  return state->going != 0u;
+  return found != 0u;
 }
 
 /* Lane 0, when the pages of those that went lie on the stack: their places are free. */

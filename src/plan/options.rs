@@ -361,8 +361,14 @@ impl RingCapacities {
         let sampled = power(sampled.max(LEAST_EVENTS));
         Self {
             requests,
-            // A prompt must fit whole, and the next one beside it.
-            tokens: power(options.max_context.saturating_mul(2).max(1 << 16)),
+            // A prompt must fit whole, and the next one beside it. With some for each sequence the scheduler sees how much is to be read.
+            tokens: power(
+                options
+                    .max_context
+                    .saturating_mul(2)
+                    .max(options.max_seqs.saturating_mul(1024))
+                    .max(1 << 16),
+            ),
             controls: requests,
             events,
             sampled: sampled.min(events),

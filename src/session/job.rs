@@ -114,9 +114,9 @@ enum Fault {
 }
 
 const EVENT_POLL: Duration = Duration::from_millis(10);
-/// Events that are taken in one go before rows, interrupts and progress have their turn: a device that is faster than its
+/// Events that are taken in one go before rows, commands and interrupts have their turn: a device that is faster than its
 /// host is fed all the same.
-const EVENTS_A_TURN: usize = 1024;
+pub(super) const EVENTS_A_TURN: usize = 1024;
 
 impl Run<'_> {
     /// `Some`: what ended it early.

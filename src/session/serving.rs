@@ -1,6 +1,7 @@
 //! The thread of a session: it owns the engine, hands it questions as there is room, and tells each asker what comes.
 
 use super::echoing::Echoing;
+use super::job::EVENTS_A_TURN;
 use super::opened::Opened;
 use super::prefixes::Prefixes;
 use super::recording::Keep;
@@ -274,9 +275,7 @@ impl Server {
             } else {
                 Duration::MAX
             };
-            if let Some(event) = self.engine.next_event(wait)? {
-                self.take(event);
-            }
+            self.take_events(wait)?;
         }
         self.engine.finish(whole).map(drop)
     }
@@ -320,10 +319,20 @@ impl Server {
             } else {
                 Duration::MAX
             };
-            if let Some(event) = self.engine.next_event(wait)? {
-                self.take(event);
-            }
+            self.take_events(wait)?;
         }
+    }
+
+    /// Takes the events that are there; waits for the first.
+    fn take_events(&mut self, mut wait: Duration) -> Result<()> {
+        for _ in 0..EVENTS_A_TURN {
+            let Some(event) = self.engine.next_event(wait)? else {
+                break;
+            };
+            wait = Duration::ZERO;
+            self.take(event);
+        }
+        Ok(())
     }
 
     fn status(&self) -> EngineStatus {

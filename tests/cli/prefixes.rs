@@ -1,6 +1,7 @@
 //! Rows whose prompts begin alike: what is shared, and that nothing else changes.
 
 use crate::common::program::{Ended, tailgraph};
+use crate::common::random::Random;
 use crate::common::rows::{rows, text, without_timing};
 use crate::generate::generate;
 use serde_json::{Value, json};
@@ -44,10 +45,21 @@ fn batch_rows() -> String {
     (0..12).map(row).collect()
 }
 
-/// Equal answers with sharing and without; those with it.
+/// Equal answers with sharing and without; those with it, some of which shared.
 fn both(input: &str) -> Ended {
+    let shared = both_as(&[], input);
+    assert!(
+        shared.stderr.contains(" of them shared)"),
+        "{}",
+        shared.stderr
+    );
+    shared
+}
+
+/// Equal answers with sharing and without; those with it.
+fn both_as(flags: &[&str], input: &str) -> Ended {
     let run = |more: &[&str]| {
-        let ended = generate(&[&["--device", "cpu"], more].concat(), input);
+        let ended = generate(&[&["--device", "cpu"], flags, more].concat(), input);
         assert_eq!(ended.code, 0, "{}", ended.stderr);
         ended
     };
@@ -65,17 +77,101 @@ fn both(input: &str) -> Ended {
             .collect::<Vec<_>>()
     };
     assert!(bare(&shared) == bare(&alone), "sharing changes answers");
-    assert!(
-        shared.stderr.contains(" of them shared)"),
-        "{}",
-        shared.stderr
-    );
     assert!(!alone.stderr.contains("shared"), "{}", alone.stderr);
     for row in alone.rows() {
         let cached = &row["response"]["body"]["usage"]["prompt_tokens_details"]["cached_tokens"];
         assert!(row["usage"]["cached_tokens"].is_null() && cached.as_u64().unwrap_or(0) == 0);
     }
     shared
+}
+
+/// Context of random jobs, and tokens of a page.
+const CONTEXT: u32 = 160;
+const PAGE: u32 = 16;
+
+/// A file of rows with nested beginnings, which come in any order or late, or differ in their last tokens alone.
+fn random_rows(random: &mut Random) -> String {
+    let mut beginnings = vec![vec![]];
+    for _ in 0..random.range(1, 5) {
+        let mut tokens: Vec<u32> = beginnings[random.below(beginnings.len())].clone();
+        tokens.truncate(random.range(60, 100) as usize);
+        tokens.extend((0..random.range(10, 40)).map(|_| random.range(8, 500)));
+        beginnings.push(tokens);
+    }
+    let batch = random.percent(30);
+    let count = random.range(4, 24);
+    let row = |i: u32| {
+        // Later beginnings show in mid-job alone.
+        let known = (1 + i as usize / 2).min(beginnings.len());
+        let mut prompt = beginnings[random.below(known)].clone();
+        prompt.extend((0..random.range(1, 4)).map(|_| random.range(8, 500)));
+        let most = CONTEXT - prompt.len() as u32;
+        let new = [random.range(1, 9), most][usize::from(random.percent(20))];
+        let (temperature, penalty) = (random.pick(&[0.0, 0.9]), random.pick(&[1.0, 1.3]));
+        let row = if batch {
+            let n = if temperature > 0.0 {
+                random.range(1, 4)
+            } else {
+                1
+            };
+            let body = json!({"prompt": prompt, "max_tokens": new, "n": n, "temperature": temperature, "repetition_penalty": penalty});
+            json!({"custom_id": i, "method": "POST", "url": "/v1/completions", "body": body})
+        } else {
+            json!({"id": i, "input_ids": prompt, "max_new_tokens": new, "temperature": temperature, "repetition_penalty": penalty})
+        };
+        row.to_string() + "\n"
+    };
+    (0..count).map(row).collect()
+}
+
+/// Files of random jobs, in pools that are often too small for all that run. `TAILGRAPH_JOBS` says how many.
+#[test]
+fn files_are_equal_with_and_without() {
+    let jobs = std::env::var("TAILGRAPH_JOBS").map_or(40, |jobs| jobs.parse().unwrap());
+    let mut shared_tokens = 0;
+    for job in 0..jobs {
+        let random = &mut Random(job);
+        let input = random_rows(random);
+        let (seqs, step) = (random.range(1, 8), random.pick(&[80, 128, 256]));
+        let (seqs, step) = (seqs.to_string(), step.to_string());
+        let (context, page) = (CONTEXT.to_string(), PAGE.to_string());
+        let sizes = [
+            "--max-seqs",
+            &seqs,
+            "--step-tokens",
+            &step,
+            "--max-context",
+            &context,
+            "--page-tokens",
+            &page,
+        ];
+        let too_small = generate(
+            &[&["--device", "cpu", "--memory-limit", "1MiB"][..], &sizes].concat(),
+            &input,
+        );
+        let (needed, _) = too_small
+            .stderr
+            .split_once(" MiB needed")
+            .expect("how much is needed");
+        let needed: f64 = needed.rsplit(' ').next().unwrap().parse().unwrap();
+        // The pool of one sequence, and some pages.
+        let limit = format!(
+            "{:.2}MiB",
+            needed + 0.06 + 0.016 * f64::from(random.below(30u32))
+        );
+        let shared = both_as(&[&sizes[..], &["--memory-limit", &limit]].concat(), &input);
+        for row in shared.rows() {
+            let of_batch =
+                &row["response"]["body"]["usage"]["prompt_tokens_details"]["cached_tokens"];
+            let own = &row["usage"]["cached_tokens"];
+            shared_tokens += own.as_u64().or(of_batch.as_u64()).unwrap_or(0);
+        }
+    }
+    println!("{jobs} jobs, {shared_tokens} tokens shared");
+    assert!(
+        shared_tokens > 50 * jobs,
+        "{shared_tokens} tokens in {jobs} jobs"
+    );
 }
 
 /// How many rows have computed what all begin with. Others have it all from these.

@@ -62,6 +62,7 @@ branches! {
     prefix_ends_in_a_page,
     place_in_use,
     place_was_wanted,
+    way_for_others,
     prefix_made_room,
     too_large_to_share,
     left_with_a_prefix,

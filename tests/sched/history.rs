@@ -391,6 +391,7 @@ impl History {
         coverage.went_on_from_a_prefix += u64::from(turn.went_on_from_a_prefix);
         coverage.place_in_use += u64::from(turn.place_in_use);
         coverage.place_was_wanted += u64::from(turn.place_was_wanted);
+        coverage.way_for_others += u64::from(turn.way_for_others);
         coverage.prefix_made_room += u64::from(turn.prefix_made_room);
         coverage.too_large_to_share += u64::from(turn.too_large_to_share);
         coverage.left_with_a_prefix += u64::from(turn.left_with_a_prefix);

@@ -105,13 +105,13 @@ impl Model {
         self.deadlines(seen, &mut turn);
         // What this turn's step is made of: pages that are handed out now are for the next one.
         let ready = self.ready(&mut turn);
-        let going = self.take_back(&mut turn);
+        self.take_back(&mut turn);
         if collecting {
             self.end_slots(seen, &mut turn);
             self.preempt_leaving(&mut turn);
             self.hand_out(seen, &ready.wanting, &mut turn);
         }
-        self.free_places(&going);
+        self.free_places(&turn);
         self.publish(seen, &mut turn);
         if self.pending.is_empty() {
             if self.steps.len() < self.config.steps_in_flight as usize {
@@ -272,7 +272,7 @@ impl Model {
         assert!(tokens.is_empty(), "tokens of nobody: {tokens:?}");
     }
 
-    fn refuses(&self, request: &abi::tg_request) -> bool {
+    pub(super) fn refuses(&self, request: &abi::tg_request) -> bool {
         let tokens = u64::from(request.prompt_tokens) + u64::from(request.max_new_tokens);
         let scores = [abi::TG_REQUEST_LOGITS_LAST, abi::TG_REQUEST_LOGITS_ALL];
         let flags_fit = if request.max_new_tokens == 0 {
@@ -297,6 +297,14 @@ impl Model {
             || request.sampling.bias_count > self.config.bias_capacity
             || tokens > u64::from(self.config.max_context)
             || tokens.div_ceil(u64::from(self.config.page_tokens)) > u64::from(self.config.pages)
+    }
+
+    /// Pages that a request is admitted with.
+    pub(super) fn pages_at_first(&self, request: &abi::tg_request) -> u32 {
+        match request.flags {
+            abi::TG_REQUEST_UNLIMITED => self.pages_to_grow(request, request.prompt_tokens),
+            _ => self.pages_to_grow(request, u32::MAX),
+        }
     }
 
     pub(super) fn admit(&mut self, seen: &Seen, turn: &mut Turn) {
@@ -334,20 +342,8 @@ impl Model {
                     turn.front_without_slot = true;
                     return;
                 };
-                let pages = match request.flags {
-                    abi::TG_REQUEST_UNLIMITED => {
-                        self.pages_to_grow(&request, request.prompt_tokens)
-                    }
-                    _ => self.pages_to_grow(&request, u32::MAX),
-                };
-                let share = self.share(&request, pages, turn);
-                if self.waits_for_place(&share, turn) {
-                    return;
-                }
-                if share.pages > self.free_pages {
-                    turn.front_without_pages = true;
-                    let missing = share.pages - self.free_pages;
-                    self.make_room(missing, share.base(), turn);
+                let share = self.share(&request, self.pages_at_first(&request), turn);
+                if self.waits_for_prefixes(&share, turn) {
                     return;
                 }
                 let prefix = self.make_prefixes(&share, turn);

@@ -64,7 +64,7 @@ impl Model {
             step.add(slot, position, &[token], true, flags);
             step.decode_rows += 1;
         }
-        let beside = self.rows_beside();
+        let beside = self.rows_beside(turn);
         for slot in self.prefill.clone() {
             let Some(stretch) = self.stretch(slot, turn) else {
                 continue;
@@ -132,15 +132,16 @@ impl Model {
     }
 
     /// Prompt rows beside decode rows, at most.
-    fn rows_beside(&self) -> u32 {
-        let unread = |slot| {
-            let running = &self.running[slot];
-            let shared = running
-                .prefix
-                .map_or(0, |place| self.prefixes[&place].tokens);
-            running.reading - running.composed.max(shared)
-        };
-        let unread: u32 = self.prefill.iter().map(unread).sum();
+    fn rows_beside(&mut self, turn: &mut Turn) -> u32 {
+        let mut unread = 0;
+        for slot in self.prefill.clone() {
+            let next = self.stretch(slot, turn);
+            let running = &self.running[&slot];
+            // One that waits reads what is its own.
+            let from = next.map(|next| next.from);
+            let from = from.or(running.prefix.map(|place| self.prefixes[&place].tokens));
+            unread += running.reading - from.expect("it reads, or waits for a prefix");
+        }
         let share = unread.checked_div(self.config.chunk_share);
         self.config.chunk_tokens.max(share.unwrap_or(0))
     }

@@ -56,12 +56,6 @@ pub(super) struct Stretch {
     pub computes: Option<u32>,
 }
 
-impl Share {
-    pub fn base(&self) -> Option<u32> {
-        self.base
-    }
-}
-
 impl Model {
     /// Pages that so many tokens fill.
     pub fn filled(&self, prefix: Option<u32>) -> u32 {
@@ -88,7 +82,7 @@ impl Model {
     }
 
     /// Lets the prefixes that nobody has go: their pages come back now, their places at the turn's end.
-    pub(super) fn take_back(&mut self, turn: &mut Turn) -> Vec<u32> {
+    pub(super) fn take_back(&mut self, turn: &mut Turn) {
         let all = self.prefixes.iter();
         let going: Vec<u32> = all
             .filter(|(_, prefix)| prefix.stage == Stage::Going)
@@ -98,11 +92,11 @@ impl Model {
             self.free_pages += self.prefixes[place].pages;
         }
         turn.changed |= !going.is_empty();
-        going
+        turn.came_back = going;
     }
 
-    pub(super) fn free_places(&mut self, going: &[u32]) {
-        for place in going {
+    pub(super) fn free_places(&mut self, turn: &Turn) {
+        for place in &turn.came_back {
             let prefix = self.prefixes.remove(place).expect("it goes");
             self.leave(prefix.parent);
         }
@@ -129,8 +123,12 @@ impl Model {
 
     /// For want of so many pages, idle prefixes go, but the one that is needed. Whether some do.
     pub(super) fn make_room(&mut self, pages: u32, needed: Option<u32>, turn: &mut Turn) -> bool {
-        let mut found = 0;
-        while !self.any_go() || found > 0 && found < pages {
+        let going = self.prefixes.iter();
+        let going = going.filter(|(place, prefix)| {
+            prefix.stage == Stage::Going && !turn.came_back.contains(place)
+        });
+        let mut found: u32 = going.map(|(_, prefix)| prefix.pages).sum();
+        while found < pages {
             let idle = self.prefixes.iter();
             let idle = idle.filter(|(place, prefix)| prefix.is_idle() && Some(**place) != needed);
             let Some(oldest) = idle
@@ -144,7 +142,7 @@ impl Model {
             found += prefix.pages;
             turn.prefix_made_room = true;
         }
-        self.any_go()
+        found > 0
     }
 
     pub(super) fn share(&self, request: &abi::tg_request, pages: u32, turn: &mut Turn) -> Share {
@@ -203,13 +201,32 @@ impl Model {
         share
     }
 
-    /// Whether the front of the queue must wait for a prefix to go.
-    pub(super) fn waits_for_place(&mut self, share: &Share, turn: &mut Turn) -> bool {
-        let Some(place) = share.in_the_way else {
+    /// Whether the front of the queue must wait for prefixes to go, which then do for those behind it, too.
+    pub(super) fn waits_for_prefixes(&mut self, share: &Share, turn: &mut Turn) -> bool {
+        turn.front_without_pages |= share.in_the_way.is_none() && share.pages > self.free_pages;
+        if share.in_the_way.is_none() && share.pages <= self.free_pages {
             return false;
-        };
-        self.prefixes.get_mut(&place).unwrap().stage = Stage::Going;
-        turn.place_was_wanted = true;
+        }
+        let slots = self.config.slots as usize - self.running.len();
+        let mut wanted = share.pages;
+        for behind in 0..self.waiting.len().min(slots) {
+            let request = *self.request(self.taken + behind as u64);
+            if self.refuses(&request) {
+                continue;
+            }
+            let of = self.share(&request, self.pages_at_first(&request), turn);
+            if let Some(place) = of.in_the_way.filter(|&place| Some(place) != share.base) {
+                self.prefixes.get_mut(&place).unwrap().stage = Stage::Going;
+                turn.place_was_wanted = true;
+                turn.way_for_others |= behind > 0;
+            }
+            if behind > 0 {
+                wanted += of.own;
+            }
+        }
+        if wanted > self.free_pages {
+            self.make_room(wanted - self.free_pages, share.base, turn);
+        }
         true
     }
 

@@ -124,12 +124,15 @@ pub struct Turn {
     pub recomputed: u32,
     /// Prompt tokens that the step's sequences begin behind.
     pub skipped: u32,
+    /// The prefixes, by their places, whose pages came back.
+    pub came_back: Vec<u32>,
     /// Coverage.
     pub waited_for_a_prefix: bool,
     pub took_a_prefix_over: bool,
     pub went_on_from_a_prefix: bool,
     pub place_in_use: bool,
     pub place_was_wanted: bool,
+    pub way_for_others: bool,
     pub prefix_made_room: bool,
     pub too_large_to_share: bool,
     pub left_with_a_prefix: bool,
