@@ -19,8 +19,8 @@ __device__ inline void persistent_multiply_e4m3(typename Tile::Acc &acc, Persist
   const char *w = pipe.stages + Tile::X_BYTES + group * Tile::OPERANDS * OPERAND_BYTES + of_warp(threadIdx.x % GMMA_GROUP / WARP) * WARP_BYTES;
   const bool first_lane = threadIdx.x % GMMA_GROUP == 0;
   auto arrived = [&] { barrier_wait(full + pipe.at * (uint32_t)sizeof(uint64_t), pipe.parity); };
-  auto issue = [&](float (&sums)[N / 2], const auto &a, uint32_t first, uint32_t part, bool add) {
-    const uint32_t b = x + pipe.at * gmma_apart(Tile::STAGE_BYTES) + part * gmma_apart(Tile::PART_BYTES) + 2 * first;
+  auto issue = [&](float (&sums)[N / 2], const auto &a, uint32_t stage, uint32_t first, uint32_t part, bool add) {
+    const uint32_t b = x + stage * gmma_apart(Tile::STAGE_BYTES) + part * gmma_apart(Tile::PART_BYTES) + 2 * first;
 #pragma unroll
     for (uint32_t k = 0; k < sizeof a / sizeof a[0]; k++) gmma<W, N>(sums, a[k], b + 2 * k, add || k > 0);
   };
@@ -28,17 +28,23 @@ __device__ inline void persistent_multiply_e4m3(typename Tile::Acc &acc, Persist
     return *reinterpret_cast<float (*)[N / 2]>(&acc[operand * (TG_PERSISTENT_ROWS / 2)]);
   };
   if constexpr (Tile::PARTS == 1) {
-    /* A k-block is multiplied in two groups of instructions: one for each operand, or for each half of its columns. */
+    /* A k-block is multiplied in two groups of instructions: one for each operand, or for each half of its columns. The words of which a group's
+     * fragments are made are loaded, and the next k-block is waited for, while products are under way. */
     constexpr uint32_t INSTRUCTIONS = 2 * Tile::OPERANDS;
     uint32_t a[2][INSTRUCTIONS][4], before = 0;
+    auto load = [&](uint32_t stage, uint32_t operand) { return E4m3Words::load(w + stage * Tile::STAGE_BYTES + operand * OPERAND_BYTES); };
+    arrived();
+    E4m3Words words = load(pipe.at, 0);
 #pragma unroll 1
     for (uint32_t s = 0; s < steps; s++) {
-      arrived();
-      E4m3Words words = E4m3Words::load(w + pipe.at * Tile::STAGE_BYTES);
+      const uint32_t here = pipe.at;
+      const bool more = s + 1 < steps;
+      pipe.next();
+      const uint32_t next = full + pipe.at * (uint32_t)sizeof(uint64_t);
+      const bool is_there = barrier_passed(next, pipe.parity);
 #pragma unroll
       for (uint32_t i = 0; i < 2; i++) {
         if constexpr (Tile::OPERANDS == 2) {
-          if (i > 0) words = E4m3Words::load(w + pipe.at * Tile::STAGE_BYTES + OPERAND_BYTES);
           words.fragments<0>(a[i][0]), words.fragments<1>(a[i][1]), words.fragments<2>(a[i][2]), words.fragments<3>(a[i][3]);
         } else if (i == 0) {
           words.fragments<0>(a[i][0]), words.fragments<1>(a[i][1]);
@@ -48,12 +54,16 @@ __device__ inline void persistent_multiply_e4m3(typename Tile::Acc &acc, Persist
 #pragma unroll
         for (uint32_t k = 0; k < INSTRUCTIONS; k++) gmma_settle(a[i][k]);
         gmma_fence();
-        issue(sums_of(i * (Tile::OPERANDS - 1)), a[i], Tile::OPERANDS == 1 ? i * INSTRUCTIONS : 0, 0, s > 0 || (Tile::OPERANDS == 1 && i > 0));
+        issue(sums_of(i * (Tile::OPERANDS - 1)), a[i], here, Tile::OPERANDS == 1 ? i * INSTRUCTIONS : 0, 0, s > 0 || (Tile::OPERANDS == 1 && i > 0));
         gmma_commit();
+        /* It also keeps the compiler from making fragments between the instructions that have been issued, which follow each other at once so. */
+        if (i == 0 && more) barrier_wait_unless(is_there, next, pipe.parity);
+        if (i == 0 && Tile::OPERANDS == 2) words = load(here, 1);
+        if (i == 1 && more) words = load(pipe.at, 0);
         gmma_wait<1>();  /* those before have ended: their fragments may be written over */
         if (i == 0 && s > 0 && first_lane) pipe.release(before);
       }
-      before = pipe.at, pipe.next();
+      before = here;
     }
     gmma_wait<0>();
     /* One thread releases for all: a warp's words were read before its products, and those of the warpgroup end together. */
@@ -72,7 +82,7 @@ __device__ inline void persistent_multiply_e4m3(typename Tile::Acc &acc, Persist
       e4m3_fragments(a, w + pipe.at * Tile::STAGE_BYTES);
       gmma_fence();
 #pragma unroll
-      for (int part = Tile::PARTS - 1; part >= 0; part--) issue(sums, a, 0, part, part + 1 < (int)Tile::PARTS);
+      for (int part = Tile::PARTS - 1; part >= 0; part--) issue(sums, a, pipe.at, 0, part, part + 1 < (int)Tile::PARTS);
       gmma_commit();
       gmma_wait<0>();
       gmma_settle(sums);
