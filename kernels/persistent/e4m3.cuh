@@ -19,52 +19,50 @@ __device__ inline void persistent_multiply_e4m3(typename Tile::Acc &acc, Persist
   const char *w = pipe.stages + Tile::X_BYTES + group * Tile::OPERANDS * OPERAND_BYTES + of_warp(threadIdx.x % GMMA_GROUP / WARP) * WARP_BYTES;
   const bool first_lane = threadIdx.x % GMMA_GROUP == 0;
   auto arrived = [&] { barrier_wait(full + pipe.at * (uint32_t)sizeof(uint64_t), pipe.parity); };
-  auto issue = [&](float (&sums)[N / 2], const auto &a, uint32_t stage, uint32_t first, uint32_t part, bool add) {
-    const uint32_t b = x + stage * gmma_apart(Tile::STAGE_BYTES) + part * gmma_apart(Tile::PART_BYTES) + 2 * first;
+  auto issue = [&](float (&sums)[N / 2], const uint32_t (&a)[4][4], uint32_t stage, uint32_t part, bool add) {
+    const uint32_t b = x + stage * gmma_apart(Tile::STAGE_BYTES) + part * gmma_apart(Tile::PART_BYTES);
 #pragma unroll
-    for (uint32_t k = 0; k < sizeof a / sizeof a[0]; k++) gmma<W, N>(sums, a[k], b + 2 * k, add || k > 0);
+    for (uint32_t k = 0; k < 4; k++) gmma<W, N>(sums, a[k], b + 2 * k, add || k > 0);
   };
   auto sums_of = [&](uint32_t operand) -> float (&)[N / 2] {
     return *reinterpret_cast<float (*)[N / 2]>(&acc[operand * (TG_PERSISTENT_ROWS / 2)]);
   };
   if constexpr (Tile::PARTS == 1) {
-    /* A k-block is multiplied in two groups of instructions: one for each operand, or for each half of its columns. The words of which a group's
-     * fragments are made are loaded, and the next k-block is waited for, while products are under way. */
-    constexpr uint32_t INSTRUCTIONS = 2 * Tile::OPERANDS;
-    uint32_t a[2][INSTRUCTIONS][4], before = 0;
+    /* A turn multiplies two operands, of one k-block or of two, and makes the fragments of either while the products of the other are under way. The
+     * words that these are made of are loaded, and the next k-block is waited for, meanwhile too. */
+    constexpr uint32_t TURN = 2 / Tile::OPERANDS;
+    uint32_t a[2][4][4], before = 0, here = 0;
     auto load = [&](uint32_t stage, uint32_t operand) { return E4m3Words::load(w + stage * Tile::STAGE_BYTES + operand * OPERAND_BYTES); };
     arrived();
     E4m3Words words = load(pipe.at, 0);
-#pragma unroll 1
-    for (uint32_t s = 0; s < steps; s++) {
-      const uint32_t here = pipe.at;
-      const bool more = s + 1 < steps;
-      pipe.next();
-      const uint32_t next = full + pipe.at * (uint32_t)sizeof(uint64_t);
-      const bool is_there = barrier_passed(next, pipe.parity);
-#pragma unroll
-      for (uint32_t i = 0; i < 2; i++) {
-        if constexpr (Tile::OPERANDS == 2) {
-          words.fragments<0>(a[i][0]), words.fragments<1>(a[i][1]), words.fragments<2>(a[i][2]), words.fragments<3>(a[i][3]);
-        } else if (i == 0) {
-          words.fragments<0>(a[i][0]), words.fragments<1>(a[i][1]);
-        } else {
-          words.fragments<2>(a[i][0]), words.fragments<3>(a[i][1]);
-        }
-#pragma unroll
-        for (uint32_t k = 0; k < INSTRUCTIONS; k++) gmma_settle(a[i][k]);
-        gmma_fence();
-        issue(sums_of(i * (Tile::OPERANDS - 1)), a[i], here, Tile::OPERANDS == 1 ? i * INSTRUCTIONS : 0, 0, s > 0 || (Tile::OPERANDS == 1 && i > 0));
-        gmma_commit();
-        /* It also keeps the compiler from making fragments between the instructions that have been issued, which follow each other at once so. */
-        if (i == 0 && more) barrier_wait_unless(is_there, next, pipe.parity);
-        if (i == 0 && Tile::OPERANDS == 2) words = load(here, 1);
-        if (i == 1 && more) words = load(pipe.at, 0);
-        gmma_wait<1>();  /* those before have ended: their fragments may be written over */
-        if (i == 0 && s > 0 && first_lane) pipe.release(before);
+    auto multiply = [&](uint32_t (&fragments)[4][4], uint32_t step, uint32_t operand) {
+      const bool begins = operand == 0, more = step + 1 < steps;
+      bool is_there = false;
+      if (begins) {
+        here = pipe.at, pipe.next();
+        is_there = barrier_passed(full + pipe.at * (uint32_t)sizeof(uint64_t), pipe.parity);
       }
-      before = here;
-    }
+      words.fragments(fragments);
+#pragma unroll
+      for (uint32_t k = 0; k < 4; k++) gmma_settle(fragments[k]);
+      gmma_fence();
+      issue(sums_of(operand), fragments, here, 0, step > 0);
+      gmma_commit();
+      /* It also keeps the compiler from making fragments between the instructions, which follow each other at once so. */
+      if (begins && more) barrier_wait_unless(is_there, full + pipe.at * (uint32_t)sizeof(uint64_t), pipe.parity);
+      if (operand + 1 < Tile::OPERANDS) {
+        words = load(here, operand + 1);
+      } else if (more) {
+        words = load(pipe.at, 0);
+      }
+      gmma_wait<1>();  /* those before have ended: their fragments may be written over */
+      if (begins && step > 0 && first_lane) pipe.release(before);
+      if (operand + 1 == Tile::OPERANDS) before = here;
+    };
+    uint32_t s = 0;
+#pragma unroll 1
+    for (; s + TURN <= steps; s += TURN) multiply(a[0], s, 0), multiply(a[1], s + TURN - 1, Tile::OPERANDS - 1);
+    if (TURN == 2 && s < steps) multiply(a[0], s, 0);
     gmma_wait<0>();
     /* One thread releases for all: a warp's words were read before its products, and those of the warpgroup end together. */
     if (first_lane) pipe.release(before);
@@ -82,7 +80,7 @@ __device__ inline void persistent_multiply_e4m3(typename Tile::Acc &acc, Persist
       e4m3_fragments(a, w + pipe.at * Tile::STAGE_BYTES);
       gmma_fence();
 #pragma unroll
-      for (int part = Tile::PARTS - 1; part >= 0; part--) issue(sums, a, pipe.at, 0, part, part + 1 < (int)Tile::PARTS);
+      for (int part = Tile::PARTS - 1; part >= 0; part--) issue(sums, a, pipe.at, part, part + 1 < (int)Tile::PARTS);
       gmma_commit();
       gmma_wait<0>();
       gmma_settle(sums);
@@ -161,7 +159,8 @@ struct PersistentE4m3Epilogue : PersistentEpilogue<Tile> {
       for (uint32_t half = 0; half < 2; half++) {
         const float *from = paired && (half > 0) != product.is_up_first ? product.scale_pair : product.scale;
         const uint32_t n = row(tile, operand, paired) + (paired ? 0 : half * 8);
-        scale[operand][half] = n < product.n_total ? from[tile.expert * product.n_total + n] : 0.0f;
+        /* Where there is no such row any: nothing is stored of it. A choice would wait for what is loaded. */
+        scale[operand][half] = from[tile.expert * product.n_total + min(n, product.n_total - 1)];
       }
   }
 

@@ -27,6 +27,9 @@ struct E4m3Words {
     a[0] = bf16_of_e4m3<0>(g), a[1] = bf16_of_e4m3<0>(later), a[2] = bf16_of_e4m3<2>(g), a[3] = bf16_of_e4m3<2>(later);
   }
 
+  /* Those of all four. */
+  __device__ inline void fragments(uint32_t (&a)[4][4]) const { fragments<0>(a[0]), fragments<1>(a[1]), fragments<2>(a[2]), fragments<3>(a[3]); }
+
   /* Those of instructions 2 HALF and 2 HALF + 1. They are made here, not before an earlier wait. */
   template <uint32_t HALF>
   __device__ inline void half(uint32_t (&a)[2][4]) {
@@ -41,6 +44,5 @@ struct E4m3Words {
 
 /* The fragments of all four instructions of a k-block of 16 rows, two packed blocks that follow each other. */
 __device__ inline void e4m3_fragments(uint32_t (&a)[4][4], const char *blocks) {
-  const E4m3Words words = E4m3Words::load(blocks);
-  words.fragments<0>(a[0]), words.fragments<1>(a[1]), words.fragments<2>(a[2]), words.fragments<3>(a[3]);
+  E4m3Words::load(blocks).fragments(a);
 }
