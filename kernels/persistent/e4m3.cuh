@@ -16,9 +16,8 @@ __device__ inline void persistent_multiply_e4m3(typename Tile::Acc &acc, Persist
   using W = typename Tile::W;
   constexpr uint32_t OPERAND_BYTES = GMMA_M * Tile::W_ROW_BYTES, WARP_BYTES = PERSISTENT_WARP_ROWS * Tile::W_ROW_BYTES;
   const uint32_t full = kept(shared_address(pipe.full)), x = gmma_operand(shared_address(pipe.stages));
-  const char *w = pipe.stages + Tile::X_BYTES + group * Tile::OPERANDS * OPERAND_BYTES + of_warp(threadIdx.x % GMMA_GROUP / WARP) * WARP_BYTES;
+  const uint32_t w = Tile::X_BYTES + group * Tile::OPERANDS * OPERAND_BYTES + of_warp(threadIdx.x % GMMA_GROUP / WARP) * WARP_BYTES;
   const bool first_lane = threadIdx.x % GMMA_GROUP == 0;
-  auto arrived = [&] { barrier_wait(full + pipe.at * (uint32_t)sizeof(uint64_t), pipe.parity); };
   auto issue = [&](float (&sums)[N / 2], const uint32_t (&a)[4][4], uint32_t stage, uint32_t part, bool add) {
     const uint32_t b = x + stage * gmma_apart(Tile::STAGE_BYTES) + part * gmma_apart(Tile::PART_BYTES);
 #pragma unroll
@@ -28,44 +27,15 @@ __device__ inline void persistent_multiply_e4m3(typename Tile::Acc &acc, Persist
     return *reinterpret_cast<float (*)[N / 2]>(&acc[operand * (TG_PERSISTENT_ROWS / 2)]);
   };
   if constexpr (Tile::PARTS == 1) {
-    /* A turn multiplies two operands, of one k-block or of two, and makes the fragments of either while the products of the other are under way. The
-     * words that these are made of are loaded, and the next k-block is waited for, meanwhile too. */
-    constexpr uint32_t TURN = 2 / Tile::OPERANDS;
-    uint32_t a[2][4][4], before = 0, here = 0;
-    auto load = [&](uint32_t stage, uint32_t operand) { return E4m3Words::load(w + stage * Tile::STAGE_BYTES + operand * OPERAND_BYTES); };
-    arrived();
-    E4m3Words words = load(pipe.at, 0);
-    auto multiply = [&](uint32_t (&fragments)[4][4], uint32_t step, uint32_t operand) {
-      const bool begins = operand == 0, more = step + 1 < steps;
-      bool is_there = false;
-      if (begins) {
-        here = pipe.at, pipe.next();
-        is_there = barrier_passed(full + pipe.at * (uint32_t)sizeof(uint64_t), pipe.parity);
-      }
-      words.fragments(fragments);
-#pragma unroll
-      for (uint32_t k = 0; k < 4; k++) gmma_settle(fragments[k]);
-      gmma_fence();
-      issue(sums_of(operand), fragments, here, 0, step > 0);
-      gmma_commit();
-      /* It also keeps the compiler from making fragments between the instructions, which follow each other at once so. */
-      if (begins && more) barrier_wait_unless(is_there, full + pipe.at * (uint32_t)sizeof(uint64_t), pipe.parity);
-      if (operand + 1 < Tile::OPERANDS) {
-        words = load(here, operand + 1);
-      } else if (more) {
-        words = load(pipe.at, 0);
-      }
-      gmma_wait<1>();  /* those before have ended: their fragments may be written over */
-      if (begins && step > 0 && first_lane) pipe.release(before);
-      if (operand + 1 == Tile::OPERANDS) before = here;
-    };
-    uint32_t s = 0;
-#pragma unroll 1
-    for (; s + TURN <= steps; s += TURN) multiply(a[0], s, 0), multiply(a[1], s + TURN - 1, Tile::OPERANDS - 1);
-    if (TURN == 2 && s < steps) multiply(a[0], s, 0);
-    gmma_wait<0>();
-    /* One thread releases for all: a warp's words were read before its products, and those of the warpgroup end together. */
-    if (first_lane) pipe.release(before);
+    const uint32_t own = kept(w + E4m3Words::own_bytes());
+    mainloop_fragments<Tile::OPERANDS>(
+        pipe, full, steps,
+        [&](uint32_t stage, uint32_t operand) { return E4m3Words::load_own(pipe.stages + own + stage * Tile::STAGE_BYTES + operand * OPERAND_BYTES); },
+        [&](const uint32_t (&a)[4][4], uint32_t stage, uint32_t operand, uint32_t step) { issue(sums_of(operand), a, stage, 0, step > 0); },
+        /* One thread releases for all: a warp's words were read before its products, and those of the warpgroup end together. */
+        [&](uint32_t stage, uint32_t) {
+          if (first_lane) pipe.release(stage);
+        });
     gmma_settle(acc);
   } else {
     static_assert(Tile::OPERANDS == 1, "sums of a k-block take as many registers as those of all");
@@ -76,8 +46,8 @@ __device__ inline void persistent_multiply_e4m3(typename Tile::Acc &acc, Persist
     for (uint32_t s = 0; s < steps; s++, pipe.next()) {
       uint32_t a[4][4];
       float sums[N / 2];
-      arrived();
-      e4m3_fragments(a, w + pipe.at * Tile::STAGE_BYTES);
+      barrier_wait(full + pipe.at * (uint32_t)sizeof(uint64_t), pipe.parity);
+      e4m3_fragments(a, pipe.stages + w + pipe.at * Tile::STAGE_BYTES);
       gmma_fence();
 #pragma unroll
       for (int part = Tile::PARTS - 1; part >= 0; part--) issue(sums, a, pipe.at, part, part + 1 < (int)Tile::PARTS);

@@ -14,10 +14,14 @@ struct E4m3Words {
   uint4 low, high;
 
   /* From two blocks that follow each other: a warp reads 512 bytes at a time, without bank conflicts. */
-  static __device__ inline E4m3Words load(const char *blocks) {
-    const uint4 *from = reinterpret_cast<const uint4 *>(blocks) + threadIdx.x % WARP;
+  static __device__ inline E4m3Words load(const char *blocks) { return load_own(blocks + own_bytes()); }
+  /* The same of blocks `own_bytes` before what is given. */
+  static __device__ inline E4m3Words load_own(const char *own) {
+    const uint4 *from = reinterpret_cast<const uint4 *>(own);
     return {from[0], from[E4M3_BLOCK_BYTES / sizeof(uint4)]};
   }
+  /* Where a lane's first word lies in a block. */
+  static __device__ inline uint32_t own_bytes() { return threadIdx.x % WARP * (uint32_t)sizeof(uint4); }
 
   /* The fragments of instruction T of the k-block's four. */
   template <uint32_t T>
