@@ -10,28 +10,43 @@
 #include "persistent/epilogue.cuh"
 #include "wgmma/fragments.cuh"
 
-/* acc = this warpgroup's sums over `steps` k-blocks, 64 of a thread for each operand of 64 weight rows, of N batch rows the first N / 2. */
-template <class Tile, uint32_t N>
-__device__ inline void persistent_multiply_e4m3(typename Tile::Acc &acc, PersistentPipeline<Tile> &pipe, uint32_t group, uint32_t steps) {
-  using W = typename Tile::W;
+/* acc = this warpgroup's sums over `steps` k-blocks, 64 of a thread for each operand of 64 weight rows, of which those of the first `rows` batch
+ * rows count: the same for all of a warp. */
+template <class Tile>
+__device__ inline void persistent_multiply_e4m3(typename Tile::Acc &acc, PersistentPipeline<Tile> &pipe, uint32_t group, uint32_t steps, uint32_t rows) {
   constexpr uint32_t OPERAND_BYTES = GMMA_M * Tile::W_ROW_BYTES, WARP_BYTES = PERSISTENT_WARP_ROWS * Tile::W_ROW_BYTES;
   const uint32_t full = kept(shared_address(pipe.full)), x = gmma_operand(shared_address(pipe.stages));
   const uint32_t w = Tile::X_BYTES + group * Tile::OPERANDS * OPERAND_BYTES + of_warp(threadIdx.x % GMMA_GROUP / WARP) * WARP_BYTES;
   const bool first_lane = threadIdx.x % GMMA_GROUP == 0;
-  auto issue = [&](float (&sums)[N / 2], const uint32_t (&a)[4][4], uint32_t stage, uint32_t part, bool add) {
+  auto issue = [&](auto n, float *sums, const uint32_t (&a)[4][4], uint32_t stage, uint32_t part, bool add) {
+    constexpr uint32_t N = decltype(n)::value;
     const uint32_t b = x + stage * gmma_apart(Tile::STAGE_BYTES) + part * gmma_apart(Tile::PART_BYTES);
 #pragma unroll
-    for (uint32_t k = 0; k < 4; k++) gmma<W, N>(sums, a[k], b + 2 * k, add || k > 0);
+    for (uint32_t k = 0; k < 4; k++) gmma<typename Tile::W, N>(*reinterpret_cast<float (*)[N / 2]>(sums), a[k], b + 2 * k, add || k > 0);
   };
-  auto sums_of = [&](uint32_t operand) -> float (&)[N / 2] {
-    return *reinterpret_cast<float (*)[N / 2]>(&acc[operand * (TG_PERSISTENT_ROWS / 2)]);
-  };
+  using Half = std::integral_constant<uint32_t, TG_PERSISTENT_ROWS / 2>;
+  using Most = std::integral_constant<uint32_t, TG_PERSISTENT_ROWS * 3 / 4>;
+  using All = std::integral_constant<uint32_t, TG_PERSISTENT_ROWS>;
   if constexpr (Tile::PARTS == 1) {
     const uint32_t own = kept(w + E4m3Words::own_bytes());
     mainloop_fragments<Tile::OPERANDS>(
         pipe, full, steps,
         [&](uint32_t stage, uint32_t operand) { return E4m3Words::load_own(pipe.stages + own + stage * Tile::STAGE_BYTES + operand * OPERAND_BYTES); },
-        [&](const uint32_t (&a)[4][4], uint32_t stage, uint32_t operand, uint32_t step) { issue(sums_of(operand), a, stage, 0, step > 0); },
+        [&](const uint32_t (&a)[4][4], uint32_t stage, uint32_t operand, uint32_t step) {
+          auto group = [&](auto n) {
+            gmma_fence();
+            issue(n, &acc[operand * (TG_PERSISTENT_ROWS / 2)], a, stage, 0, step > 0);
+            gmma_commit();
+          };
+          /* Branches in one loop: of two loops the fragments' registers would not be the same. */
+          if (rows <= Half::value) {
+            group(Half{});
+          } else if (rows <= Most::value) {
+            group(Most{});
+          } else {
+            group(All{});
+          }
+        },
         /* One thread releases for all: a warp's words were read before its products, and those of the warpgroup end together. */
         [&](uint32_t stage, uint32_t) {
           if (first_lane) pipe.release(stage);
@@ -39,24 +54,31 @@ __device__ inline void persistent_multiply_e4m3(typename Tile::Acc &acc, Persist
     gmma_settle(acc);
   } else {
     static_assert(Tile::OPERANDS == 1, "sums of a k-block take as many registers as those of all");
-    float (&all)[N / 2] = sums_of(0);
+    auto multiply = [&](auto n) {
+      constexpr uint32_t SUMS = decltype(n)::value / 2;
 #pragma unroll
-    for (uint32_t i = 0; i < N / 2; i++) all[i] = 0.0f;
+      for (uint32_t i = 0; i < SUMS; i++) acc[i] = 0.0f;
 #pragma unroll 1
-    for (uint32_t s = 0; s < steps; s++, pipe.next()) {
-      uint32_t a[4][4];
-      float sums[N / 2];
-      barrier_wait(full + pipe.at * (uint32_t)sizeof(uint64_t), pipe.parity);
-      e4m3_fragments(a, pipe.stages + w + pipe.at * Tile::STAGE_BYTES);
-      gmma_fence();
+      for (uint32_t s = 0; s < steps; s++, pipe.next()) {
+        uint32_t a[4][4];
+        float sums[SUMS];
+        barrier_wait(full + pipe.at * (uint32_t)sizeof(uint64_t), pipe.parity);
+        e4m3_fragments(a, pipe.stages + w + pipe.at * Tile::STAGE_BYTES);
+        gmma_fence();
 #pragma unroll
-      for (int part = Tile::PARTS - 1; part >= 0; part--) issue(sums, a, pipe.at, part, part + 1 < (int)Tile::PARTS);
-      gmma_commit();
-      gmma_wait<0>();
-      gmma_settle(sums);
-      if (first_lane) pipe.release(pipe.at);
+        for (int part = Tile::PARTS - 1; part >= 0; part--) issue(n, sums, a, pipe.at, part, part + 1 < (int)Tile::PARTS);
+        gmma_commit();
+        gmma_wait<0>();
+        gmma_settle(sums);
+        if (first_lane) pipe.release(pipe.at);
 #pragma unroll
-      for (uint32_t i = 0; i < N / 2; i++) all[i] += sums[i];
+        for (uint32_t i = 0; i < SUMS; i++) acc[i] += sums[i];
+      }
+    };
+    if (rows <= Half::value) {
+      multiply(Half{});
+    } else {
+      multiply(All{});
     }
   }
 }

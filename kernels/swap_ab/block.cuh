@@ -183,6 +183,7 @@ struct SwapAbBlock {
   /* Products of fragments, which follow each other along K. */
   template <int N, int COUNT>
   static __device__ inline void issue(float (&sums)[N / 2], const uint32_t (&a)[COUNT][4], uint32_t rows, bool add) {
+    gmma_fence();
 #pragma unroll
     for (int k = 0; k < COUNT; k++) gmma<W, N>(sums, a[k], rows + 2 * k, add || k > 0);
   }
@@ -209,12 +210,11 @@ struct SwapAbBlock {
     if constexpr (!Tile::IS_BF16X3 && Tile::ROWS <= 128) {
       mainloop_fragments<1>(
           pipe, full, steps, [&](uint32_t stage, uint32_t) { return E4m3Words::load_own(pipe.stages + own + stage * Tile::STAGE_BYTES); },
-          [&](const uint32_t(&a)[4][4], uint32_t stage, uint32_t, uint32_t) { issue<N>(acc, a, rows(stage), true); }, done);
+          [&](const uint32_t(&a)[4][4], uint32_t stage, uint32_t, uint32_t) { issue<N>(acc, a, rows(stage), true), gmma_commit(); }, done);
     } else {
       mainloop_e4m3<Tile::IS_BF16X3>(
           pipe, full, steps, weights, rows,
           [&](const uint32_t(&a)[2][4], uint32_t operand, bool add) {
-            gmma_fence();
             if constexpr (Tile::IS_BF16X3)
               issue<N>(part, a, operand, add);
             else

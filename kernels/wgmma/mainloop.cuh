@@ -48,7 +48,8 @@ __device__ inline void mainloop(Pipe &pipe, uint32_t full, uint32_t steps, Prepa
 
 /* The same of weights in 8 bits, of which a warp has OPERANDS (1 or 2) times 16 rows: the fragments of one operand of a k-block are made while the
  * products of the one before are under way, and the words that they are made of are loaded, and the next k-block is waited for, meanwhile too.
- * words(stage, operand) loads them; issue(a, stage, operand, step) issues the products. */
+ * words(stage, operand) loads them; issue(a, stage, operand, step) issues a
+ * gmma_fence(), the products and a gmma_commit(): behind branches of it the compiler would add an empty group, for which gmma_wait<1>() waits too. */
 template <uint32_t OPERANDS, class Pipe, class Words, class Issue, class Done>
 __device__ inline void mainloop_fragments(Pipe &pipe, uint32_t full, uint32_t steps, Words words, Issue issue, Done done) {
   constexpr uint32_t TURN = 2 / OPERANDS;  /* k-blocks */
@@ -66,9 +67,7 @@ __device__ inline void mainloop_fragments(Pipe &pipe, uint32_t full, uint32_t st
     held.fragments(fragments);
 #pragma unroll
     for (uint32_t k = 0; k < 4; k++) gmma_settle(fragments[k]);
-    gmma_fence();
     issue(fragments, here, operand, step);
-    gmma_commit();
     /* The branch also keeps the compiler from making fragments between the instructions, which follow each other at once so. */
     if (begins && more) barrier_wait_unless(is_there, barrier(), pipe.parity);
     if (!ends) {
