@@ -290,7 +290,7 @@ __device__ inline void persistent(const TensorMap *x_map, const TensorMap *w_map
       }
       typename Tile::Acc acc;
       epilogue.begin(product, tile);
-      persistent_multiply(acc, pipe, group, steps, product.tiles ? of_warp(tile.rows) : TG_PERSISTENT_ROWS);
+      persistent_multiply(acc, pipe, group, steps, Tile::E4M3 && product.tiles ? of_warp(tile.rows) : TG_PERSISTENT_ROWS);
       epilogue.store(acc, out, product, tile);
     }
     bulk_done();
