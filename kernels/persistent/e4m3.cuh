@@ -1,9 +1,11 @@
 /* e4m3.cuh: tiles of weights in 8 bits (common/e4m3.cuh): weight rows are the M operand of wgmma, in registers (wgmma/fragments.cuh), and the
- * tile's 128 batch rows its N. A warpgroup has 64 or 128 weight rows, and makes a k-block's fragments of 64 while the products of those before
- * are under way. Sums come transposed: a thread has two weight rows of pairs of batch rows. They become rows of y in shared memory.
+ * tile's 128 batch rows its N; of an expert's tile of up to 64 or 96 rows these alone. A warpgroup has 64 or 128 weight rows, and makes a k-block's
+ * fragments of 64 while the products of those before are under way (wgmma/mainloop.cuh). Sums come transposed: a thread has two weight rows of pairs
+ * of batch rows. They become rows of y in shared memory.
  *
  * By hand, cycles of a k-block of 256 weight rows: tensor cores 1,024; shared memory 896 (each warpgroup reads all batch rows twice, 512; weights,
- * 128; copies write 256), where weights of 16 bits take 1,024; integer instructions, 4 for a pair of weights, 512.
+ * 128; copies write 256), where weights of 16 bits take 1,024. A quarter of an SM has two consumer warps, of 242 instructions a k-block each: 484 to
+ * issue; logic, at half rate, 412; multiply-adds, at half rate, and products 320. Of 64 rows tensor cores take 512, and the memory 836.
  */
 #pragma once
 
@@ -13,7 +15,8 @@
 /* acc = this warpgroup's sums over `steps` k-blocks, 64 of a thread for each operand of 64 weight rows, of which those of the first `rows` batch
  * rows count: the same for all of a warp. */
 template <class Tile>
-__device__ inline void persistent_multiply_e4m3(typename Tile::Acc &acc, PersistentPipeline<Tile> &pipe, uint32_t group, uint32_t steps, uint32_t rows) {
+__device__ inline void persistent_multiply_e4m3(typename Tile::Acc &acc, PersistentPipeline<Tile> &pipe, uint32_t group, uint32_t steps,
+                                                uint32_t rows) {
   constexpr uint32_t OPERAND_BYTES = GMMA_M * Tile::W_ROW_BYTES, WARP_BYTES = PERSISTENT_WARP_ROWS * Tile::W_ROW_BYTES;
   const uint32_t full = kept(shared_address(pipe.full)), x = gmma_operand(shared_address(pipe.stages));
   const uint32_t w = Tile::X_BYTES + group * Tile::OPERANDS * OPERAND_BYTES + of_warp(threadIdx.x % GMMA_GROUP / WARP) * WARP_BYTES;
@@ -31,20 +34,22 @@ __device__ inline void persistent_multiply_e4m3(typename Tile::Acc &acc, Persist
     const uint32_t own = kept(w + E4m3Words::own_bytes());
     mainloop_fragments<Tile::OPERANDS>(
         pipe, full, steps,
-        [&](uint32_t stage, uint32_t operand) { return E4m3Words::load_own(pipe.stages + own + stage * Tile::STAGE_BYTES + operand * OPERAND_BYTES); },
+        [&](uint32_t stage, uint32_t operand) {
+          return E4m3Words::load_own(pipe.stages + own + stage * Tile::STAGE_BYTES + operand * OPERAND_BYTES);
+        },
         [&](const uint32_t (&a)[4][4], uint32_t stage, uint32_t operand, uint32_t step) {
-          auto group = [&](auto n) {
+          auto multiply = [&](auto n) {
             gmma_fence();
             issue(n, &acc[operand * (TG_PERSISTENT_ROWS / 2)], a, stage, 0, step > 0);
             gmma_commit();
           };
           /* Branches in one loop: of two loops the fragments' registers would not be the same. */
           if (rows <= Half::value) {
-            group(Half{});
+            multiply(Half{});
           } else if (rows <= Most::value) {
-            group(Most{});
+            multiply(Most{});
           } else {
-            group(All{});
+            multiply(All{});
           }
         },
         /* One thread releases for all: a warp's words were read before its products, and those of the warpgroup end together. */

@@ -48,8 +48,8 @@ __device__ inline void mainloop(Pipe &pipe, uint32_t full, uint32_t steps, Prepa
 
 /* The same of weights in 8 bits, of which a warp has OPERANDS (1 or 2) times 16 rows: the fragments of one operand of a k-block are made while the
  * products of the one before are under way, and the words that they are made of are loaded, and the next k-block is waited for, meanwhile too.
- * words(stage, operand) loads them; issue(a, stage, operand, step) issues a
- * gmma_fence(), the products and a gmma_commit(): behind branches of it the compiler would add an empty group, for which gmma_wait<1>() waits too. */
+ * words(stage, operand) loads them; issue(a, stage, operand, step) issues a gmma_fence(), the products and a gmma_commit(): if that stood behind
+ * branches of issue(), the compiler would add a group without products, and gmma_wait<1>() would wait for those that have just been issued. */
 template <uint32_t OPERANDS, class Pipe, class Words, class Issue, class Done>
 __device__ inline void mainloop_fragments(Pipe &pipe, uint32_t full, uint32_t steps, Words words, Issue issue, Done done) {
   constexpr uint32_t TURN = 2 / OPERANDS;  /* k-blocks */
@@ -87,7 +87,7 @@ __device__ inline void mainloop_fragments(Pipe &pipe, uint32_t full, uint32_t st
   done(before, steps - 1);
 }
 
-/* The same by halves: half a k-block's fragments become bf16 while the products of those before run. weights(stage) are the packed
+/* The same by halves, for few registers: half a k-block's fragments become bf16 while the products of those before run. weights(stage) are the packed
  * blocks of this warp's 16 weight rows; rows(stage) is the gmma_operand() of batch rows, for which it may wait. issue(a, rows, add) issues a
  * gmma_fence() and the products of two instructions, added to what the accumulators were if `add`. The accumulators sum over all
  * k-blocks or, if EACH, over one, whose products have ended before done(). */
