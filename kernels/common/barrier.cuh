@@ -55,6 +55,20 @@ __device__ inline void barrier_arrive_at_block(uint64_t *barrier, uint32_t rank)
 __device__ inline void barrier_wait(uint32_t barrier, uint32_t parity) { BARRIER_WAIT("", barrier, parity); }
 __device__ inline void barrier_wait(uint64_t *barrier, uint32_t parity) { barrier_wait(shared_address(barrier), parity); }
 
+/* Whether the phase has ended that barrier_wait() would wait for; never waits. It is asked some time before that matters, since an answer takes
+ * as long as a load. */
+__device__ inline bool barrier_passed(uint32_t barrier, uint32_t parity) {
+  uint32_t passed;
+  asm volatile("{\n.reg .pred done;\nmbarrier.test_wait.parity.shared::cta.b64 done, [%1], %2;\nselp.u32 %0, 1, 0, done;\n}\n"
+               : "=r"(passed) : "r"(barrier), "r"(parity) : "memory");
+  return passed;
+}
+/* Waits for a phase, unless it has `passed`. */
+__device__ inline void barrier_wait_unless(bool passed, uint32_t barrier, uint32_t parity) {
+  asm volatile("{\n.reg .pred done;\nsetp.ne.u32 done, %2, 0;\n@done bra over;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+               "@!done bra again;\nover:\n}\n" ::"r"(barrier), "r"(parity), "r"((uint32_t)passed) : "memory");
+}
+
 /* barrier_wait, for what other blocks of the cluster have stored. */
 __device__ inline void barrier_wait_cluster(uint64_t *barrier, uint32_t parity) {
   BARRIER_WAIT(".acquire.cluster", shared_address(barrier), parity);

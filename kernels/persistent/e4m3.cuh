@@ -1,84 +1,89 @@
 /* e4m3.cuh: tiles of weights in 8 bits (common/e4m3.cuh): weight rows are the M operand of wgmma, in registers (wgmma/fragments.cuh), and the
- * tile's 128 batch rows its N. A warpgroup has 64 or 128 weight rows, and makes a k-block's fragments of 64 while the products of those before
- * are under way. Sums come transposed: a thread has two weight rows of pairs of batch rows. They become rows of y in shared memory.
+ * tile's 128 batch rows its N; of an expert's tile of up to 64 or 96 rows these alone. A warpgroup has 64 or 128 weight rows, and makes a k-block's
+ * fragments of 64 while the products of those before are under way (wgmma/mainloop.cuh). Sums come transposed: a thread has two weight rows of pairs
+ * of batch rows. They become rows of y in shared memory.
  *
  * By hand, cycles of a k-block of 256 weight rows: tensor cores 1,024; shared memory 896 (each warpgroup reads all batch rows twice, 512; weights,
- * 128; copies write 256), where weights of 16 bits take 1,024; integer instructions, 4 for a pair of weights, 512.
+ * 128; copies write 256), where weights of 16 bits take 1,024. A quarter of an SM has two consumer warps, of 242 instructions a k-block each: 484 to
+ * issue; logic, at half rate, 412; multiply-adds, at half rate, and products 320. Of 64 rows tensor cores take 512, and the memory 836.
  */
 #pragma once
 
 #include "persistent/epilogue.cuh"
 #include "wgmma/fragments.cuh"
 
-/* acc = this warpgroup's sums over `steps` k-blocks, 64 of a thread for each operand of 64 weight rows, of N batch rows the first N / 2. */
-template <class Tile, uint32_t N>
-__device__ inline void persistent_multiply_e4m3(typename Tile::Acc &acc, PersistentPipeline<Tile> &pipe, uint32_t group, uint32_t steps) {
-  using W = typename Tile::W;
+/* acc = this warpgroup's sums over `steps` k-blocks, 64 of a thread for each operand of 64 weight rows, of which those of the first `rows` batch
+ * rows count: the same for all of a warp. */
+template <class Tile>
+__device__ inline void persistent_multiply_e4m3(typename Tile::Acc &acc, PersistentPipeline<Tile> &pipe, uint32_t group, uint32_t steps,
+                                                uint32_t rows) {
   constexpr uint32_t OPERAND_BYTES = GMMA_M * Tile::W_ROW_BYTES, WARP_BYTES = PERSISTENT_WARP_ROWS * Tile::W_ROW_BYTES;
   const uint32_t full = kept(shared_address(pipe.full)), x = gmma_operand(shared_address(pipe.stages));
-  const char *w = pipe.stages + Tile::X_BYTES + group * Tile::OPERANDS * OPERAND_BYTES + of_warp(threadIdx.x % GMMA_GROUP / WARP) * WARP_BYTES;
+  const uint32_t w = Tile::X_BYTES + group * Tile::OPERANDS * OPERAND_BYTES + of_warp(threadIdx.x % GMMA_GROUP / WARP) * WARP_BYTES;
   const bool first_lane = threadIdx.x % GMMA_GROUP == 0;
-  auto arrived = [&] { barrier_wait(full + pipe.at * (uint32_t)sizeof(uint64_t), pipe.parity); };
-  auto issue = [&](float (&sums)[N / 2], const auto &a, uint32_t first, uint32_t part, bool add) {
-    const uint32_t b = x + pipe.at * gmma_apart(Tile::STAGE_BYTES) + part * gmma_apart(Tile::PART_BYTES) + 2 * first;
+  auto issue = [&](auto n, float *sums, const uint32_t (&a)[4][4], uint32_t stage, uint32_t part, bool add) {
+    constexpr uint32_t N = decltype(n)::value;
+    const uint32_t b = x + stage * gmma_apart(Tile::STAGE_BYTES) + part * gmma_apart(Tile::PART_BYTES);
 #pragma unroll
-    for (uint32_t k = 0; k < sizeof a / sizeof a[0]; k++) gmma<W, N>(sums, a[k], b + 2 * k, add || k > 0);
+    for (uint32_t k = 0; k < 4; k++) gmma<typename Tile::W, N>(*reinterpret_cast<float (*)[N / 2]>(sums), a[k], b + 2 * k, add || k > 0);
   };
-  auto sums_of = [&](uint32_t operand) -> float (&)[N / 2] {
-    return *reinterpret_cast<float (*)[N / 2]>(&acc[operand * (TG_PERSISTENT_ROWS / 2)]);
-  };
+  using Half = std::integral_constant<uint32_t, TG_PERSISTENT_ROWS / 2>;
+  using Most = std::integral_constant<uint32_t, TG_PERSISTENT_ROWS * 3 / 4>;
+  using All = std::integral_constant<uint32_t, TG_PERSISTENT_ROWS>;
   if constexpr (Tile::PARTS == 1) {
-    /* A k-block is multiplied in two groups of instructions: one for each operand, or for each half of its columns. */
-    constexpr uint32_t INSTRUCTIONS = 2 * Tile::OPERANDS;
-    uint32_t a[2][INSTRUCTIONS][4], before = 0;
-#pragma unroll 1
-    for (uint32_t s = 0; s < steps; s++) {
-      arrived();
-      E4m3Words words = E4m3Words::load(w + pipe.at * Tile::STAGE_BYTES);
-#pragma unroll
-      for (uint32_t i = 0; i < 2; i++) {
-        if constexpr (Tile::OPERANDS == 2) {
-          if (i > 0) words = E4m3Words::load(w + pipe.at * Tile::STAGE_BYTES + OPERAND_BYTES);
-          words.fragments<0>(a[i][0]), words.fragments<1>(a[i][1]), words.fragments<2>(a[i][2]), words.fragments<3>(a[i][3]);
-        } else if (i == 0) {
-          words.fragments<0>(a[i][0]), words.fragments<1>(a[i][1]);
-        } else {
-          words.fragments<2>(a[i][0]), words.fragments<3>(a[i][1]);
-        }
-#pragma unroll
-        for (uint32_t k = 0; k < INSTRUCTIONS; k++) gmma_settle(a[i][k]);
-        gmma_fence();
-        issue(sums_of(i * (Tile::OPERANDS - 1)), a[i], Tile::OPERANDS == 1 ? i * INSTRUCTIONS : 0, 0, s > 0 || (Tile::OPERANDS == 1 && i > 0));
-        gmma_commit();
-        gmma_wait<1>();  /* those before have ended: their fragments may be written over */
-        if (i == 0 && s > 0 && first_lane) pipe.release(before);
-      }
-      before = pipe.at, pipe.next();
-    }
-    gmma_wait<0>();
-    /* One thread releases for all: a warp's words were read before its products, and those of the warpgroup end together. */
-    if (first_lane) pipe.release(before);
+    const uint32_t own = kept(w + E4m3Words::own_bytes());
+    mainloop_fragments<Tile::OPERANDS>(
+        pipe, full, steps,
+        [&](uint32_t stage, uint32_t operand) {
+          return E4m3Words::load_own(pipe.stages + own + stage * Tile::STAGE_BYTES + operand * OPERAND_BYTES);
+        },
+        [&](const uint32_t (&a)[4][4], uint32_t stage, uint32_t operand, uint32_t step) {
+          auto multiply = [&](auto n) {
+            gmma_fence();
+            issue(n, &acc[operand * (TG_PERSISTENT_ROWS / 2)], a, stage, 0, step > 0);
+            gmma_commit();
+          };
+          /* Branches in one loop: of two loops the fragments' registers would not be the same. */
+          if (rows <= Half::value) {
+            multiply(Half{});
+          } else if (rows <= Most::value) {
+            multiply(Most{});
+          } else {
+            multiply(All{});
+          }
+        },
+        /* One thread releases for all: a warp's words were read before its products, and those of the warpgroup end together. */
+        [&](uint32_t stage, uint32_t) {
+          if (first_lane) pipe.release(stage);
+        });
     gmma_settle(acc);
   } else {
     static_assert(Tile::OPERANDS == 1, "sums of a k-block take as many registers as those of all");
-    float (&all)[N / 2] = sums_of(0);
+    auto multiply = [&](auto n) {
+      constexpr uint32_t SUMS = decltype(n)::value / 2;
 #pragma unroll
-    for (uint32_t i = 0; i < N / 2; i++) all[i] = 0.0f;
+      for (uint32_t i = 0; i < SUMS; i++) acc[i] = 0.0f;
 #pragma unroll 1
-    for (uint32_t s = 0; s < steps; s++, pipe.next()) {
-      uint32_t a[4][4];
-      float sums[N / 2];
-      arrived();
-      e4m3_fragments(a, w + pipe.at * Tile::STAGE_BYTES);
-      gmma_fence();
+      for (uint32_t s = 0; s < steps; s++, pipe.next()) {
+        uint32_t a[4][4];
+        float sums[SUMS];
+        barrier_wait(full + pipe.at * (uint32_t)sizeof(uint64_t), pipe.parity);
+        e4m3_fragments(a, pipe.stages + w + pipe.at * Tile::STAGE_BYTES);
+        gmma_fence();
 #pragma unroll
-      for (int part = Tile::PARTS - 1; part >= 0; part--) issue(sums, a, 0, part, part + 1 < (int)Tile::PARTS);
-      gmma_commit();
-      gmma_wait<0>();
-      gmma_settle(sums);
-      if (first_lane) pipe.release(pipe.at);
+        for (int part = Tile::PARTS - 1; part >= 0; part--) issue(n, sums, a, pipe.at, part, part + 1 < (int)Tile::PARTS);
+        gmma_commit();
+        gmma_wait<0>();
+        gmma_settle(sums);
+        if (first_lane) pipe.release(pipe.at);
 #pragma unroll
-      for (uint32_t i = 0; i < N / 2; i++) all[i] += sums[i];
+        for (uint32_t i = 0; i < SUMS; i++) acc[i] += sums[i];
+      }
+    };
+    if (rows <= Half::value) {
+      multiply(Half{});
+    } else {
+      multiply(All{});
     }
   }
 }
@@ -151,7 +156,8 @@ struct PersistentE4m3Epilogue : PersistentEpilogue<Tile> {
       for (uint32_t half = 0; half < 2; half++) {
         const float *from = paired && (half > 0) != product.is_up_first ? product.scale_pair : product.scale;
         const uint32_t n = row(tile, operand, paired) + (paired ? 0 : half * 8);
-        scale[operand][half] = n < product.n_total ? from[tile.expert * product.n_total + n] : 0.0f;
+        /* Where there is no such row any: nothing is stored of it. A choice would wait for what is loaded. */
+        scale[operand][half] = from[tile.expert * product.n_total + min(n, product.n_total - 1)];
       }
   }
 

@@ -172,10 +172,10 @@ __device__ inline void persistent_gather(PersistentPipeline<Tile> pipe, const Te
   }
 }
 
-/* acc = this warpgroup's sums over `steps` k-blocks; `few`: of up to 64 rows, of weights in 8 bits. */
+/* acc = this warpgroup's sums over `steps` k-blocks; of weights in 8 bits those of at least `rows` batch rows. */
 template <class Tile>
 __device__ inline void persistent_multiply(typename Tile::Acc &acc, PersistentPipeline<Tile> &pipe, uint32_t group, uint32_t steps,
-                                           bool few = false) {
+                                           uint32_t rows = TG_PERSISTENT_ROWS) {
   using W = typename Tile::W;
   const bool first_lane = threadIdx.x % GMMA_GROUP == 0;
   const uint32_t full = kept(shared_address(pipe.full));
@@ -185,8 +185,7 @@ __device__ inline void persistent_multiply(typename Tile::Acc &acc, PersistentPi
     if (first_lane) pipe.release(stage);
   };
   if constexpr (Tile::E4M3) {
-    if (few) return persistent_multiply_e4m3<Tile, TG_PERSISTENT_ROWS / 2>(acc, pipe, group, steps);
-    persistent_multiply_e4m3<Tile, TG_PERSISTENT_ROWS>(acc, pipe, group, steps);
+    persistent_multiply_e4m3<Tile>(acc, pipe, group, steps, rows);
   } else if constexpr (Tile::PARTS == 1) {
     mainloop<false>(
         pipe, full, steps, [](uint32_t) {},
@@ -291,7 +290,7 @@ __device__ inline void persistent(const TensorMap *x_map, const TensorMap *w_map
       }
       typename Tile::Acc acc;
       epilogue.begin(product, tile);
-      persistent_multiply(acc, pipe, group, steps, product.tiles && tile.rows <= TG_PERSISTENT_ROWS / 2);
+      persistent_multiply(acc, pipe, group, steps, Tile::E4M3 && product.tiles ? of_warp(tile.rows) : TG_PERSISTENT_ROWS);
       epilogue.store(acc, out, product, tile);
     }
     bulk_done();

@@ -180,36 +180,48 @@ struct SwapAbBlock {
     }
   }
 
+  /* Products of fragments, which follow each other along K. */
+  template <int N, int COUNT>
+  static __device__ inline void issue(float (&sums)[N / 2], const uint32_t (&a)[COUNT][4], uint32_t rows, bool add) {
+    gmma_fence();
+#pragma unroll
+    for (int k = 0; k < COUNT; k++) gmma<W, N>(sums, a[k], rows + 2 * k, add || k > 0);
+  }
+
   /* The same of weights in 8 bits, of which each warp holds 16 rows. x: the gmma_operand() of stage 0's rows. */
   template <class Again>
   __device__ inline void multiply_e4m3(typename Tile::Acc &acc, uint32_t x, uint32_t full, uint32_t steps, Again again) {
-    constexpr uint32_t N = Tile::Operand::PARTS * Tile::ROWS;
     /* A warp beyond the last weight row has that one's. */
-    const char *own = pipe.stages + min(threadIdx.x / WARP, Tile::OUTPUTS / 16 - 1) * 2 * E4M3_BLOCK_BYTES;
-    float part[Tile::IS_BF16X3 ? N / 2 : 1];
-    auto issue_to = [&](float(&to)[N / 2], const uint32_t(&a)[2][4], uint32_t rows, bool add) {
-      gmma_fence();
-      gmma<W, N>(to, a[0], rows, add);
-      gmma<W, N>(to, a[1], rows + 2, true);
+    const uint32_t above = min(threadIdx.x / WARP, Tile::OUTPUTS / 16 - 1) * 2 * E4M3_BLOCK_BYTES, own = kept(above + E4m3Words::own_bytes());
+    auto weights = [&](uint32_t stage) { return pipe.stages + above + stage * Tile::STAGE_BYTES; };
+    auto rows = [&](uint32_t stage) {
+      if constexpr (Tile::IS_BF16X3)
+        return gmma_operand(shared_address(prepared(stage)));
+      else
+        return x + stage * gmma_apart(Tile::STAGE_BYTES);
     };
-    mainloop_e4m3<Tile::IS_BF16X3>(
-        pipe, full, steps, [&](uint32_t stage) { return own + stage * Tile::STAGE_BYTES; },
-        [&](uint32_t stage) {
-          if constexpr (Tile::IS_BF16X3)
-            return gmma_operand(shared_address(prepared(stage)));
-          else
-            return x + stage * gmma_apart(Tile::STAGE_BYTES);
-        },
-        [&](const uint32_t(&a)[2][4], uint32_t rows, bool add) {
-          if constexpr (Tile::IS_BF16X3)
-            issue_to(part, a, rows, add);
-          else
-            issue_to(acc, a, rows, add);
-        },
-        [&](uint32_t stage, uint32_t step) {
-          if constexpr (Tile::IS_BF16X3) gmma_settle(part), add_bf16x3(acc, part);
-          release(stage, again(step));
-        });
+    constexpr uint32_t N = Tile::Operand::PARTS * Tile::ROWS;
+    float part[Tile::IS_BF16X3 ? N / 2 : 1];
+    auto done = [&](uint32_t stage, uint32_t step) {
+      if constexpr (Tile::IS_BF16X3) gmma_settle(part), add_bf16x3(acc, part);
+      release(stage, again(step));
+    };
+    /* Fragments of whole k-blocks would leave too few registers to bf16x3's sums, and to those of 256 rows. */
+    if constexpr (!Tile::IS_BF16X3 && Tile::ROWS <= 128) {
+      mainloop_fragments<1>(
+          pipe, full, steps, [&](uint32_t stage, uint32_t) { return E4m3Words::load_own(pipe.stages + own + stage * Tile::STAGE_BYTES); },
+          [&](const uint32_t(&a)[4][4], uint32_t stage, uint32_t, uint32_t) { issue<N>(acc, a, rows(stage), true), gmma_commit(); }, done);
+    } else {
+      mainloop_e4m3<Tile::IS_BF16X3>(
+          pipe, full, steps, weights, rows,
+          [&](const uint32_t(&a)[2][4], uint32_t operand, bool add) {
+            if constexpr (Tile::IS_BF16X3)
+              issue<N>(part, a, operand, add);
+            else
+              issue<N>(acc, a, operand, add);
+          },
+          done);
+    }
     gmma_settle(acc);
   }
 

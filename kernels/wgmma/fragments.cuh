@@ -14,10 +14,14 @@ struct E4m3Words {
   uint4 low, high;
 
   /* From two blocks that follow each other: a warp reads 512 bytes at a time, without bank conflicts. */
-  static __device__ inline E4m3Words load(const char *blocks) {
-    const uint4 *from = reinterpret_cast<const uint4 *>(blocks) + threadIdx.x % WARP;
+  static __device__ inline E4m3Words load(const char *blocks) { return load_own(blocks + own_bytes()); }
+  /* The same of blocks `own_bytes` before what is given. */
+  static __device__ inline E4m3Words load_own(const char *own) {
+    const uint4 *from = reinterpret_cast<const uint4 *>(own);
     return {from[0], from[E4M3_BLOCK_BYTES / sizeof(uint4)]};
   }
+  /* Where a lane's first word lies in a block. */
+  static __device__ inline uint32_t own_bytes() { return threadIdx.x % WARP * (uint32_t)sizeof(uint4); }
 
   /* The fragments of instruction T of the k-block's four. */
   template <uint32_t T>
@@ -26,6 +30,9 @@ struct E4m3Words {
     const uint32_t later = T == 0 ? high.x : T == 1 ? high.y : T == 2 ? high.z : high.w;
     a[0] = bf16_of_e4m3<0>(g), a[1] = bf16_of_e4m3<0>(later), a[2] = bf16_of_e4m3<2>(g), a[3] = bf16_of_e4m3<2>(later);
   }
+
+  /* Those of all four. */
+  __device__ inline void fragments(uint32_t (&a)[4][4]) const { fragments<0>(a[0]), fragments<1>(a[1]), fragments<2>(a[2]), fragments<3>(a[3]); }
 
   /* Those of instructions 2 HALF and 2 HALF + 1. They are made here, not before an earlier wait. */
   template <uint32_t HALF>
@@ -41,6 +48,5 @@ struct E4m3Words {
 
 /* The fragments of all four instructions of a k-block of 16 rows, two packed blocks that follow each other. */
 __device__ inline void e4m3_fragments(uint32_t (&a)[4][4], const char *blocks) {
-  const E4m3Words words = E4m3Words::load(blocks);
-  words.fragments<0>(a[0]), words.fragments<1>(a[1]), words.fragments<2>(a[2]), words.fragments<3>(a[3]);
+  E4m3Words::load(blocks).fragments(a);
 }

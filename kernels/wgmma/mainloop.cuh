@@ -46,7 +46,48 @@ __device__ inline void mainloop(Pipe &pipe, uint32_t full, uint32_t steps, Prepa
   done(before, steps - 1);
 }
 
-/* The same of weights in 8 bits: half a k-block's fragments become bf16 while the products of those before run. weights(stage) are the packed
+/* The same of weights in 8 bits, of which a warp has OPERANDS (1 or 2) times 16 rows: the fragments of one operand of a k-block are made while the
+ * products of the one before are under way, and the words that they are made of are loaded, and the next k-block is waited for, meanwhile too.
+ * words(stage, operand) loads them; issue(a, stage, operand, step) issues a gmma_fence(), the products and a gmma_commit(): if that stood behind
+ * branches of issue(), the compiler would add a group without products, and gmma_wait<1>() would wait for those that have just been issued. */
+template <uint32_t OPERANDS, class Pipe, class Words, class Issue, class Done>
+__device__ inline void mainloop_fragments(Pipe &pipe, uint32_t full, uint32_t steps, Words words, Issue issue, Done done) {
+  constexpr uint32_t TURN = 2 / OPERANDS;  /* k-blocks */
+  uint32_t a[2][4][4], before = 0, here = 0;
+  auto barrier = [&] { return full + pipe.at * (uint32_t)sizeof(uint64_t); };
+  barrier_wait(barrier(), pipe.parity);
+  E4m3Words held = words(pipe.at, 0);
+  auto multiply = [&](uint32_t (&fragments)[4][4], uint32_t step, uint32_t operand) {
+    const bool begins = operand == 0, ends = operand + 1 == OPERANDS, more = step + 1 < steps;
+    bool is_there = false;
+    if (begins) {
+      here = pipe.at, pipe.next();
+      is_there = barrier_passed(barrier(), pipe.parity);
+    }
+    held.fragments(fragments);
+#pragma unroll
+    for (uint32_t k = 0; k < 4; k++) gmma_settle(fragments[k]);
+    issue(fragments, here, operand, step);
+    /* The branch also keeps the compiler from making fragments between the instructions, which follow each other at once so. */
+    if (begins && more) barrier_wait_unless(is_there, barrier(), pipe.parity);
+    if (!ends) {
+      held = words(here, operand + 1);
+    } else if (more) {
+      held = words(pipe.at, 0);
+    }
+    gmma_wait<1>();  /* those before have ended: their fragments may be written over */
+    if (begins && step > 0) done(before, step - 1);
+    if (ends) before = here;
+  };
+  uint32_t s = 0;
+#pragma unroll 1
+  for (; s + TURN <= steps; s += TURN) multiply(a[0], s, 0), multiply(a[1], s + TURN - 1, OPERANDS - 1);
+  if (TURN == 2 && s < steps) multiply(a[0], s, 0);
+  gmma_wait<0>();
+  done(before, steps - 1);
+}
+
+/* The same by halves, for few registers: half a k-block's fragments become bf16 while the products of those before run. weights(stage) are the packed
  * blocks of this warp's 16 weight rows; rows(stage) is the gmma_operand() of batch rows, for which it may wait. issue(a, rows, add) issues a
  * gmma_fence() and the products of two instructions, added to what the accumulators were if `add`. The accumulators sum over all
  * k-blocks or, if EACH, over one, whose products have ended before done(). */

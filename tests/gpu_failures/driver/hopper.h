@@ -83,6 +83,8 @@ void barrier_arrive_expecting(uint64_t *barrier, uint32_t bytes);
 void barrier_arrive_at_block(uint64_t *barrier, uint32_t rank);
 inline void barrier_wait(uint32_t barrier, uint32_t parity) { simt::wait_parity(barrier, parity); }
 inline void barrier_wait(uint64_t *barrier, uint32_t parity) { simt::wait_parity(shared_address(barrier), parity); }
+inline bool barrier_passed(uint32_t, uint32_t) { return false; }
+inline void barrier_wait_unless(bool, uint32_t barrier, uint32_t parity) { simt::wait_parity(barrier, parity); }
 inline void barrier_wait_cluster(uint64_t *barrier, uint32_t parity) { simt::wait_parity(shared_address(barrier), parity); }
 template <uint32_t THREADS>
 void threads_meet(uint32_t id) { simt::meet_named(id, THREADS, true); }
