@@ -8,7 +8,7 @@
  */
 #pragma once
 
-#include "common/base.cuh"
+#include "common/mma.cuh"
 
 struct E4m3 {
   uint8_t bits;
@@ -20,8 +20,7 @@ constexpr bool IS_E4M3 = std::is_same_v<W, E4m3>;
  * is subnormal; the product with 2^120 is exact. It needs no instruction of sm_89 or later. */
 template <uint32_t FIRST>
 __device__ inline uint32_t bf16_of_e4m3(uint32_t word) {
-  const uint32_t twice = __byte_perm(word, 0, FIRST * 0x11 + (FIRST + 1) * 0x1100);
-  const uint32_t bits = (twice & 0x80008000u) | (twice << 4 & 0x07f007f0u);
+  const uint32_t bits = signed_bytes<FIRST>(word) << 4 & 0x87f087f0u;
   const __nv_bfloat162 power = __float2bfloat162_rn(0x1p120f);
   const __nv_bfloat162 pair = __hmul2(*reinterpret_cast<const __nv_bfloat162 *>(&bits), power);
   return *reinterpret_cast<const uint32_t *>(&pair);
