@@ -14,8 +14,8 @@ struct E4m3Words {
   uint4 low, high;
 
   /* From two blocks that follow each other: a warp reads 512 bytes at a time, without bank conflicts. */
-  static __device__ inline E4m3Words load(const char *blocks) {
-    const uint4 *from = reinterpret_cast<const uint4 *>(blocks) + threadIdx.x % WARP;
+  static __device__ inline E4m3Words load(const char *blocks, uint32_t lane = threadIdx.x % WARP) {
+    const uint4 *from = reinterpret_cast<const uint4 *>(blocks) + lane;
     return {from[0], from[E4M3_BLOCK_BYTES / sizeof(uint4)]};
   }
 
@@ -25,6 +25,11 @@ struct E4m3Words {
     const uint32_t g = T == 0 ? low.x : T == 1 ? low.y : T == 2 ? low.z : low.w;
     const uint32_t later = T == 0 ? high.x : T == 1 ? high.y : T == 2 ? high.z : high.w;
     a[0] = bf16_of_e4m3<0>(g), a[1] = bf16_of_e4m3<0>(later), a[2] = bf16_of_e4m3<2>(g), a[3] = bf16_of_e4m3<2>(later);
+  }
+
+  /* Those of all four. */
+  __device__ inline void fragments(uint32_t (&a)[4][4]) const {
+    fragments<0>(a[0]), fragments<1>(a[1]), fragments<2>(a[2]), fragments<3>(a[3]);
   }
 
   /* Those of instructions 2 HALF and 2 HALF + 1. They are made here, not before an earlier wait. */
@@ -41,6 +46,5 @@ struct E4m3Words {
 
 /* The fragments of all four instructions of a k-block of 16 rows, two packed blocks that follow each other. */
 __device__ inline void e4m3_fragments(uint32_t (&a)[4][4], const char *blocks) {
-  const E4m3Words words = E4m3Words::load(blocks);
-  words.fragments<0>(a[0]), words.fragments<1>(a[1]), words.fragments<2>(a[2]), words.fragments<3>(a[3]);
+  E4m3Words::load(blocks).fragments(a);
 }
