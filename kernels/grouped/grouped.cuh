@@ -258,6 +258,7 @@ __device__ inline void grouped(const TensorMap &gate_up, const TensorMap &down, 
   __shared__ GroupedSort<EACH> sort;
   __shared__ GroupedPlan plan;
   static_assert(sizeof barriers + sizeof works + sizeof sort + sizeof plan <= GROUPED_STATIC_BYTES<EACH>, "the launcher leaves room for it");
+  static_assert(LOADERS >= 3, "consumers of weights in 8 bits wait for a stage with two in hand");
   constexpr uint32_t AFTER_LOADERS = GROUPED_CONSUMERS + LOADERS, PRODUCER = AFTER_LOADERS + COUNTER;
   constexpr uint32_t TAKERS = PRODUCER;  /* of the queue: all warps before the producer */
   const uint32_t warp = of_warp(threadIdx.x / WARP), lane = threadIdx.x % WARP;
