@@ -8,7 +8,7 @@
  */
 #pragma once
 
-#include "common/base.cuh"
+#include "common/mma.cuh"
 
 struct E4m3 {
   uint8_t bits;
@@ -17,15 +17,10 @@ template <typename W>
 constexpr bool IS_E4M3 = std::is_same_v<W, E4m3>;
 
 /* Bytes FIRST and FIRST + 1 of a word, as a pair of bf16. Their bits, moved to bf16's places, are 2^-120 of the value, also where it
- * is subnormal; the product with 2^120 is exact. It needs no instruction of sm_89 or later.
- * A byte of sign s and magnitude m is b = 128 s + m, and its bits there are 32768 s + 16 m = 256 b - 240 m: two multiply-adds, where shifts and
- * masks would be three instructions of the logic pipe, which does most of the rest. 256 alone would become a shift: of what is added to both
- * factors, 128 s 2^25 is 0 modulo 2^32, and m's cancel out. */
+ * is subnormal; the product with 2^120 is exact. It needs no instruction of sm_89 or later. */
 template <uint32_t FIRST>
 __device__ inline uint32_t bf16_of_e4m3(uint32_t word) {
-  constexpr uint32_t BYTE = 256 + (5u << 25), MAGNITUDE = 16 - BYTE;
-  const uint32_t bytes = __byte_perm(word, 0, 0x4040 | FIRST | (FIRST + 1) << 8);
-  const uint32_t bits = bytes * BYTE + (bytes & 0x007f007f) * MAGNITUDE;
+  const uint32_t bits = signed_bytes<FIRST>(word) << 4 & 0x87f087f0u;
   const __nv_bfloat162 power = __float2bfloat162_rn(0x1p120f);
   const __nv_bfloat162 pair = __hmul2(*reinterpret_cast<const __nv_bfloat162 *>(&bits), power);
   return *reinterpret_cast<const uint32_t *>(&pair);

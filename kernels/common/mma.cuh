@@ -17,6 +17,14 @@ __device__ inline uint32_t shared_address(const void *p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
+/* Bytes FIRST and FIRST + 1 of a word, as two signed numbers of 16 bits. */
+template <uint32_t FIRST>
+__device__ inline uint32_t signed_bytes(uint32_t word) {
+  uint32_t both;
+  asm("prmt.b32 %0, %1, 0, %2;" : "=r"(both) : "r"(word), "n"(0x8080 + FIRST * 0x11 + (FIRST + 1) * 0x1100));
+  return both;
+}
+
 /* Copies 16 bytes from global to shared memory, or where they are not `valid` writes zeros; `from` must still be a global address. */
 __device__ inline void copy16_async(void *to, const void *from, bool valid) {
   uint32_t bytes = valid ? 16 : 0;

@@ -32,7 +32,9 @@ struct E4m3Words {
   }
 
   /* Those of all four. */
-  __device__ inline void fragments(uint32_t (&a)[4][4]) const { fragments<0>(a[0]), fragments<1>(a[1]), fragments<2>(a[2]), fragments<3>(a[3]); }
+  __device__ inline void fragments(uint32_t (&a)[4][4]) const {
+    fragments<0>(a[0]), fragments<1>(a[1]), fragments<2>(a[2]), fragments<3>(a[3]);
+  }
 
   /* Those of instructions 2 HALF and 2 HALF + 1. They are made here, not before an earlier wait. */
   template <uint32_t HALF>

@@ -56,6 +56,11 @@ void store_word(T *at, T word) {
 /* ---- mma.cuh */
 
 uint32_t shared_address(const void *p);
+template <uint32_t FIRST>
+uint32_t signed_bytes(uint32_t word) {
+  auto number = [&](uint32_t byte) { return (uint32_t)(uint16_t)(int8_t)(word >> 8 * byte); };
+  return number(FIRST) | number(FIRST + 1) << 16;
+}
 inline void copy16_async(void *to, const void *from, bool valid) { simt::copy16(to, from, valid); }
 inline void copy16_async(void *to, const void *from, bool valid, uint64_t) { simt::copy16(to, from, valid); }
 inline uint64_t cache_policy(bool) { return 0; }
