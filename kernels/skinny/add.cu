@@ -98,7 +98,25 @@ struct SkinnyTileScores {
   }
 };
 
-/* A consumer warp loads its share of a stage's `k_here` columns of this lane's batch row. They begin at `from` in global memory; a row
+/* A consumer warp begins to copy its share of a stage's `k_here` columns of the rows that are `there` to `x`, [bucket, pitch bytes] in shared
+ * memory. Lanes 4r to 4r + 3 say whether row r is, and that it begins at `from`. What is in place of others is multiplied, and not read. */
+template <class Math>
+__device__ inline void skinny_copy_rows(char *x, uint32_t pitch, const typename Math::X *from, uint32_t k_here, bool there) {
+  using X = typename Math::X;
+  static_assert(SKINNY_UNITS * SKINNY_UNIT == WARP * 8, "a lane has 8 columns of a row");
+  const uint32_t unit = skinny_unit_at(threadIdx.x % WARP / 4), column = unit + skinny_lane_column();
+#pragma unroll 1
+  for (uint32_t those = __ballot_sync(0xffffffffu, there && threadIdx.x % 4 == 0); those != 0; those &= those - 1) {
+    const uint32_t lane = __ffs(those) - 1;
+    const X *row = reinterpret_cast<const X *>(__shfl_sync(0xffffffffu, reinterpret_cast<unsigned long long>(from), lane)) + column;
+    X *to = reinterpret_cast<X *>(x + lane / 4 * pitch) + column;
+    if (unit >= k_here) continue;
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i += 16 / sizeof(X)) copy16_async(to + i, row + i, true);
+  }
+}
+
+/* A consumer warp loads its share of a stage's `k_here` columns of this lane's batch row, and waits for them. They begin at `from` in global memory; a row
  * that is not `there` is zeros. 16-bit rows go to registers. f32 rows, and those beside weights in 8 bits, go through `x`,
  * [PARTS, bucket, pitch bytes] in shared memory. */
 template <class Math>
@@ -106,7 +124,7 @@ __device__ inline void skinny_fetch(SkinnyColumns<Math> &columns, char *x, uint3
                                  uint32_t k_here, uint32_t bucket, bool there) {
   using X = typename Math::X;
   using S = typename Math::S;
-  const uint32_t lane = threadIdx.x % WARP, column = skinny_lane_column();
+  const uint32_t column = skinny_lane_column();
   if constexpr (Math::HELD && Math::PARTS == 1 && !IS_E4M3<typename Math::W>) {
     columns.load(from, k_here, there);
     return;
@@ -131,15 +149,7 @@ __device__ inline void skinny_fetch(SkinnyColumns<Math> &columns, char *x, uint3
     }
   } else {
     __syncwarp();  /* lanes have read what was there before */
-    X *to = reinterpret_cast<X *>(x + lane / 4 * pitch) + column;
-    if (lane / 4 < bucket) {
-#pragma unroll 2
-      for (uint32_t u = 0; u < SKINNY_UNITS && skinny_unit_at(u) < k_here; u++) {
-#pragma unroll
-        for (uint32_t i = 0; i < 8; i += 16 / sizeof(X))
-          copy16_async(to + skinny_unit_at(u) + i, from + (there ? column + skinny_unit_at(u) + i : 0), there);
-      }
-    }
+    skinny_copy_rows<Math>(x, pitch, from, k_here, there);
     copy_commit();
     copy_wait<0>();
   }
@@ -195,15 +205,17 @@ __device__ inline void skinny_add(const tg_skinny_add_args &a) {
   const SkinnyRouting<WORDS> routing(a.routing, bucket, outputs);
   const uint64_t loaded = EXPERTS && threadIdx.x < bucket * WORDS ? routing.load(threadIdx.x) : 0;
   const uint32_t step_rows = load_now(&a.step->rows);
-  SkinnySums sums{reinterpret_cast<float *>(shared), bucket};
-  char *after = reinterpret_cast<char *>(shared) + SkinnySums::bytes_of(bucket);
+  SkinnySums<false> sums{reinterpret_cast<float *>(shared), bucket};
+  char *after = reinterpret_cast<char *>(shared) + SkinnySums<false>::bytes_of(bucket);
   const bool scoring = !EXPERTS && a.routing;
   SkinnyTileScores<WORDS> tile_scores(after, a);
   if (scoring) after += SkinnyTileScores<WORDS>::bytes_of(bucket, a.expert_count);
   /* a stage's columns of each row */
   char *x_here = after;
-  const uint32_t x_pitch = skinny_pitch<Math>(skinny_stage_k(inner));
-  SkinnyPipeline<Math> pipeline(after + Math::PARTS * bucket * x_pitch, barriers, inner, a.stages);
+  const uint32_t x_pitch = skinny_pitch<Math>(skinny_stage_k(inner)), x_bytes = Math::PARTS * bucket * x_pitch;
+  constexpr bool AHEAD = IS_E4M3<W> && Math::HELD && Math::PARTS == 1;
+  constexpr uint32_t PLACES = AHEAD ? TG_SKINNY_ROW_PLACES : 1;
+  SkinnyPipeline<Math> pipeline(after + PLACES * x_bytes, barriers, inner, a.stages);
   if (threadIdx.x == 0) pipeline.init();
   const bool producer = threadIdx.x >= SKINNY_CONSUMERS;
   const uint32_t tiles = (outputs + SKINNY_OUTPUTS - 1) / SKINNY_OUTPUTS;
@@ -233,6 +245,27 @@ __device__ inline void skinny_add(const tg_skinny_add_args &a) {
     else return SkinnyRowExperts<WORDS>{chosen, r, EXPERTS && r < count};
   };
   const auto of_row = experts_of(row), of_first = experts_of(sum_row), of_second = experts_of(sum_row + 1);
+  /* With AHEAD: the step, of those that the loops below take one after the other, whose columns are copied next, and the places that these go
+   * to and are read from. */
+  Bits next_experts = experts;
+  uint32_t next_first = 0, next_tile = blockIdx.x, to_place = 0, from_place = 0;
+  auto copy_next = [&] {
+    if (next_tile < tiles && any(next_experts)) {
+      const uint32_t e = lowest(next_experts);
+      const bool there = row < count && (!EXPERTS || of_row >> e & 1);
+      const X *from = x + (there ? (size_t)(EXPERTS ? row * k + count_before(of_row, e) : row) * inner + next_first : 0);
+      skinny_copy_rows<Math>(x_here + to_place * x_bytes, x_pitch, from, min(pipeline.k, inner - next_first), there);
+      if (++to_place == PLACES) to_place = 0;
+      next_first += pipeline.k;
+      if (next_first >= inner) {
+        next_first = 0, next_experts = without_lowest(next_experts);
+        if (!any(next_experts)) next_experts = experts, next_tile += gridDim.x;
+      }
+    }
+    copy_commit();
+  };
+  if constexpr (AHEAD)
+    for (uint32_t place = 1; place < PLACES; place++) copy_next();
 #pragma unroll 1
   for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
     const uint32_t n = tile * SKINNY_OUTPUTS + i;
@@ -241,21 +274,38 @@ __device__ inline void skinny_add(const tg_skinny_add_args &a) {
     float v = mine ? h[(size_t)r * outputs + n] : 0.0f;
     if (mine && bias) v += bias[n];
     SkinnyTileSums total;
+    /* of this lane's two rows, for an expert; with AHEAD loaded an expert ahead, since a load takes as long as a stage of weights in 8 bits */
+    auto weights_for = [&](uint32_t e) {
+      auto weight_of = [&](uint32_t r, auto of) { return !EXPERTS ? 1.0f : of >> e & 1 ? weights[r * k + count_before(of, e)] : 0.0f; };
+      return make_float2(weight_of(sum_row, of_first), weight_of(sum_row + 1, of_second));
+    };
+    float2 next_weight;
+    if constexpr (AHEAD) next_weight = weights_for(lowest(experts));
 #pragma unroll 1
     for (Bits left = experts; any(left); left = without_lowest(left)) {
       const uint32_t e = lowest(left);
       const bool there = row < count && (!EXPERTS || of_row >> e & 1);
       auto pair_of = [&](uint32_t r, auto of) { return r * k + count_before(of, e); };
-      auto weight_of = [&](uint32_t r, auto of) { return !EXPERTS ? 1.0f : of >> e & 1 ? weights[pair_of(r, of)] : 0.0f; };
       const uint32_t pair = EXPERTS && there ? pair_of(row, of_row) : row;
-      const float2 weight = make_float2(weight_of(sum_row, of_first), weight_of(sum_row + 1, of_second));
+      const float2 weight = AHEAD ? next_weight : weights_for(e);
+      if constexpr (AHEAD)
+        if (const Bits rest = without_lowest(left); any(rest)) next_weight = weights_for(lowest(rest));
       const X *from = x + (there ? (size_t)pair * inner : 0);
       SkinnyColumns<Math> columns;
-      if (inner <= pipeline.k) skinny_fetch(columns, x_here, x_pitch, from, inner, bucket, there);
+      if (!AHEAD && inner <= pipeline.k) skinny_fetch(columns, x_here, x_pitch, from, inner, bucket, there);
       const auto fetch = [&](uint32_t first, uint32_t k_here) {
-        skinny_fetch(columns, x_here, x_pitch, from + (there ? first : 0), k_here, bucket, there);
+        if constexpr (AHEAD) {
+          copy_next();
+          copy_wait<PLACES - 1>();
+          __syncwarp();
+          const char *rows = x_here + from_place * x_bytes;
+          columns.load(reinterpret_cast<const typename Math::S *>(rows + Math::lane_shared_row(bucket, bucket) * x_pitch), k_here, true);
+          if (++from_place == PLACES) from_place = 0;
+        } else {
+          skinny_fetch(columns, x_here, x_pitch, from + (there ? first : 0), k_here, bucket, there);
+        }
       };
-      const SkinnyTileSums sum = skinny_whole<Math>(pipeline.consume(columns, inner, fetch), bucket);
+      const SkinnyTileSums sum = skinny_whole<Math>(pipeline.template consume<AHEAD>(columns, inner, fetch), bucket);
 #pragma unroll
       for (uint32_t run = 0; run < SKINNY_TILE_RUNS; run++) {
         if (!EXPERTS || of_first >> e & 1) total.run[run].x = fmaf(weight.x, sum.run[run].x, total.run[run].x);
@@ -288,8 +338,8 @@ __device__ inline void skinny_held_out(const tg_skinny_add_args &a) {
   const float *bias = a.bias;
   float *h = a.h;
   void *routing_at = a.routing;  /* read at each use, it moved the scores' loads after those of the weights (profiles/log/arguments.md) */
-  SkinnySums sums{reinterpret_cast<float *>(shared), bucket};
-  char *after = reinterpret_cast<char *>(shared) + SkinnySums::bytes_of(bucket);
+  SkinnySums<false> sums{reinterpret_cast<float *>(shared), bucket};
+  char *after = reinterpret_cast<char *>(shared) + SkinnySums<false>::bytes_of(bucket);
   const SkinnyRouting<WORDS> routing(routing_at, bucket, outputs);
   SkinnyTileScores<WORDS> tile_scores(after, a);
   /* Small loads come first: they would stand behind the weights. */
@@ -325,7 +375,7 @@ __device__ inline void skinny_held_out(const tg_skinny_add_args &a) {
   wait_for_earlier_kernels();
   if (routing_at && blockIdx.x == 0 && threadIdx.x < SKINNY_ROWS * WORDS) routing.clear(threadIdx.x);
   SkinnyColumns<Math> columns;
-  skinny_fetch(columns, after, skinny_pitch<Math>(skinny_stage_k(inner)), x + (there ? (size_t)row * inner : 0), inner, bucket, there);
+  skinny_fetch(columns, after, skinny_pitch<Math>(inner), x + (there ? (size_t)row * inner : 0), inner, bucket, there);
   float v = mine ? h[(size_t)r * outputs + n] : 0.0f;
   if (mine && bias) v += bias[n];
   SkinnyTileSums of[Math::SUMS], sum;

@@ -115,6 +115,7 @@ __device__ inline void skinny_conv(const tg_skinny_conv_args &a) {
     for (uint32_t third = 0; third < 3; third++) {
       block.consume(x_columns, x_row, hidden);
       if (!mine) continue;
+      block.sums.wait();
       float v = block.sums.get(r, i);
       if (bias) v += bias[third * hidden + c];
       of_b = of_c, of_c = of_x, of_x = float(X(v));  /* rounded to the operand type */

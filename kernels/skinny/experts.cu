@@ -100,13 +100,25 @@ __device__ inline void skinny_gate_up_tiles(SkinnyNormBlock<Math, WORDS> &block,
   const auto *x_row = block.row(rows);
   SkinnyColumns<Math> x_columns;
   x_columns.load(x_row, block.pipeline.k, true);
-  const uint32_t r = threadIdx.x / GATE_OUTPUTS, i = threadIdx.x % GATE_OUTPUTS;
+  uint32_t r = threadIdx.x / GATE_OUTPUTS;
+  const uint32_t i = threadIdx.x % GATE_OUTPUTS;
   /* a block must not end while copies to its shared memory are on their way, so unwanted ones are waited for */
 #pragma unroll 1
   for (uint32_t skipped = right ? 0 : choice.loaded; skipped > 0; skipped--) block.pipeline.discard();
 #pragma unroll 1
   while (any(at.left)) {
-    if constexpr (FUSED) {
+    if constexpr (IS_E4M3<typename Math::W>) r = block.sums.reader() / GATE_OUTPUTS;
+    if constexpr (FUSED && IS_E4M3<typename Math::W>) {
+      const uint32_t n = at.tile * GATE_OUTPUTS + i;
+      const bool mine = r < count && n < outputs;
+      /* loaded after h, as below; here the word is looked at when the sums are there, since a tile takes no longer than this load */
+      X *to = nullptr;
+      uint32_t word = 0;
+      if (mine) to = y_of(0, at.expert()) + n, word = skinny_word(to);
+      block.consume(x_columns, x_row, hidden);
+      at.next();
+      if (__any_sync(0xffffffffu, mine)) skinny_publish<1>(to, mine ? X(block.gated(r, i)) : X(0.0f), mine && word == SKINNY_MISSING);
+    } else if constexpr (FUSED) {
       const uint32_t n = at.tile * GATE_OUTPUTS + i;
       X *to = y_of(0, at.expert()) + n;
       const bool mine = r < count && n < outputs;

@@ -206,8 +206,8 @@ struct SkinnyDown {
 
   /* All consumers: h[H] += the weighted sum over the chosen experts of w y. y_of(e) is where expert e's y is handed over; make(e) computes
    * what is missing of it. */
-  template <class YOf, class Make>
-  __device__ inline void add(float *h, SkinnyPipeline<Math> &pipeline, SkinnySums &sums, const SkinnyHandOver<Math> &own, const Choice &choice,
+  template <class Sums, class YOf, class Make>
+  __device__ inline void add(float *h, SkinnyPipeline<Math> &pipeline, Sums &sums, const SkinnyHandOver<Math> &own, const Choice &choice,
                              uint32_t count, Weighing weighing, YOf y_of, Make make) const {
     const uint32_t lane = threadIdx.x % WARP, r = threadIdx.x / SKINNY_OUTPUTS, i = threadIdx.x % SKINNY_OUTPUTS;
     const uint32_t column = skinny_unit_at(lane / 4) + skinny_lane_column();
@@ -263,7 +263,7 @@ struct SkinnyDown {
         total.run[0].x = fmaf(weight, sum.x, total.run[0].x), total.run[1].x = fmaf(weight, sum.y, total.run[1].x);
       }
       sums.put(total);
-      if (mine) h[n] = v + sums.get(0, i);
+      if (mine) sums.wait(), h[n] = v + sums.get(0, i);
     }
   }
 };

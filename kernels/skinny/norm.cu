@@ -61,6 +61,7 @@ __device__ inline void skinny_project(const tg_skinny_norm_args &a) {
     block.consume(x_columns, x_row, hidden);
     const uint32_t n = tile * SKINNY_OUTPUTS + i;
     if (!there || n >= outputs) continue;
+    block.sums.wait();
     const float v = block.sums.get(r, i);
     const size_t at = (size_t)r * outputs + n;
     if (sampled) {
@@ -103,9 +104,11 @@ __device__ inline void skinny_gate_up(const tg_skinny_norm_args &a) {
   const auto *x_row = block.row(rows);
   SkinnyColumns<Math> x_columns;
   x_columns.load(x_row, block.pipeline.k, true);
-  const uint32_t r = threadIdx.x / GATE_OUTPUTS, i = threadIdx.x % GATE_OUTPUTS;
+  uint32_t r = threadIdx.x / GATE_OUTPUTS;
+  const uint32_t i = threadIdx.x % GATE_OUTPUTS;
 #pragma unroll 1
   for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+    if constexpr (IS_E4M3<typename Math::W>) r = block.sums.reader() / GATE_OUTPUTS;
     block.consume(x_columns, x_row, hidden);
     const uint32_t n = tile * GATE_OUTPUTS + i;
     if (r < count && n < outputs) static_cast<X *>(a.y)[(size_t)r * outputs + n] = X(block.gated(r, i));

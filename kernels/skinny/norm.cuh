@@ -77,7 +77,8 @@ template <class Math, uint32_t WORDS = 1>
 struct SkinnyNormBlock {
   using Choice = SkinnyChoice<WORDS>;
   using S = typename Math::S;
-  SkinnySums sums;
+  using Sums = SkinnySums<IS_E4M3<typename Math::W>>;
+  Sums sums;
   float *norm;
   char *x;
   uint32_t x_pitch;
@@ -87,11 +88,15 @@ struct SkinnyNormBlock {
   __device__ inline SkinnyNormBlock(uint4 *shared, uint64_t *barriers, uint32_t bucket, uint32_t hidden, bool choose,
                                  uint32_t stages, uint32_t beside = 0, uint32_t later = 0)
       : sums{reinterpret_cast<float *>(shared), bucket},
-        norm(reinterpret_cast<float *>(reinterpret_cast<char *>(shared) + SkinnySums::bytes_of(bucket))),
+        norm(reinterpret_cast<float *>(reinterpret_cast<char *>(shared) + Sums::bytes_of(bucket))),
         x(reinterpret_cast<char *>(norm + hidden)),
         x_pitch(skinny_pitch<Math>(hidden)), choice(reinterpret_cast<Choice *>(x + Math::PARTS * bucket * x_pitch)),
         pipeline(reinterpret_cast<char *>(choice) + (choose ? sizeof(Choice) : 0) + beside, barriers, hidden, stages, later) {
-    if (threadIdx.x == 0) pipeline.init();
+    if constexpr (IS_E4M3<typename Math::W>) {
+      __shared__ uint64_t barrier;
+      sums.barrier = &barrier;
+    }
+    if (threadIdx.x == 0) sums.init(), pipeline.init();
   }
 
   /* All consumers begin to copy weight[H]. No kernel of a step writes it, so this may come before the wait. After copy_wait a thread's own
@@ -124,14 +129,17 @@ struct SkinnyNormBlock {
     consumers_meet();
   }
 
-  /* All consumers: a tile's sums. */
+  /* All consumers: a tile's sums, for sums.wait() and sums.get(). */
   __device__ inline void consume(SkinnyColumns<Math> &columns, const S *row, uint32_t inner) {
     const auto load = [&](uint32_t first, uint32_t k_here) { columns.load(row + first, k_here, true); };
     sums.put(skinny_whole<Math>(pipeline.consume(columns, inner, load), sums.rows));
   }
 
   /* Output i of a tile of gate and up, for row r. */
-  __device__ inline float gated(uint32_t r, uint32_t i) const { return silu(sums.get(r, i)) * sums.get(r, i + GATE_OUTPUTS); }
+  __device__ inline float gated(uint32_t r, uint32_t i) const {
+    sums.wait();
+    return silu(sums.get(r, i)) * sums.get(r, i + GATE_OUTPUTS);
+  }
 
   /* The row of `x` that this lane multiplies. */
   __device__ inline const S *row(uint32_t rows) const {

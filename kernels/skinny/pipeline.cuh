@@ -13,9 +13,10 @@
 #include "common/bulk.cuh"
 #include "common/packed.cuh"
 
-/* A lane's 8 columns of a unit of weights in 8 bits, which are two words, as two instructions have them. */
+/* A lane's 8 columns of a unit of weights in 8 bits, which are two words, as two instructions have them (SkinnyE4m3). */
 __device__ inline uint4 skinny_bf16(uint32_t first, uint32_t second) {
-  return make_uint4(bf16_of_e4m3<0>(first), bf16_of_e4m3<2>(first), bf16_of_e4m3<0>(second), bf16_of_e4m3<2>(second));
+  const uint2 a = bf16_of_e4m3_by_turns(first), b = bf16_of_e4m3_by_turns(second);
+  return make_uint4(a.x, a.y, b.x, b.y);
 }
 /* Unit u of a row's pieces of 16 bytes, which hold one unit of 16-bit weights, or two of 8-bit ones. */
 template <typename W>
@@ -52,7 +53,8 @@ struct SkinnyRun {
   }
 };
 
-/* In 8 bits a lane's 16 bytes are two units, a packed block's columns. Rows lie packed: 8 lanes read what lies side by side. */
+/* In 8 bits a lane's 16 bytes are two units, a packed block's columns. Rows lie packed: 8 lanes read what lies side by side. In place of a line
+ * past the stage's columns the last one is read again: no 8 bits are infinite or not a number, and batch rows are zeros there. */
 template <uint32_t UNITS>
 struct SkinnyRun<UNITS, E4m3> {
   uint4 lines[UNITS / SKINNY_LINE_UNITS];
@@ -60,14 +62,13 @@ struct SkinnyRun<UNITS, E4m3> {
   __device__ inline void take(const char *rows, uint32_t, uint32_t, uint32_t first, uint32_t k_here) {
     const uint32_t lane = threadIdx.x % WARP;
     const char *row = rows + lane / 4 * PACKED_COLUMNS + lane % 4 * 16;
+    const uint32_t last = (k_here - 1) / PACKED_COLUMNS * PACKED_BLOCK;
 #pragma unroll
-    for (uint32_t i = 0; i < UNITS / SKINNY_LINE_UNITS; i++) {
-      const uint32_t line = skinny_unit_at(first + SKINNY_LINE_UNITS * i);
-      lines[i] = line < k_here ? *reinterpret_cast<const uint4 *>(row + line / PACKED_COLUMNS * PACKED_BLOCK) : make_uint4(0, 0, 0, 0);
-    }
+    for (uint32_t i = 0; i < UNITS / SKINNY_LINE_UNITS; i++)
+      lines[i] = *reinterpret_cast<const uint4 *>(row + min(skinny_unit_at(first + SKINNY_LINE_UNITS * i) * PACKED_ROWS, last));
   }
 
-  __device__ inline uint4 unit(uint32_t u, bool there) const { return there ? skinny_unit<E4m3>(lines, u) : make_uint4(0, 0, 0, 0); }
+  __device__ inline uint4 unit(uint32_t u, bool) const { return skinny_unit<E4m3>(lines, u); }
 };
 
 /* Up to SKINNY_STAGE_ROWS consecutive weight rows, and in 8 bits their scales: what fills one stage. */
@@ -201,18 +202,26 @@ struct SkinnyPipeline {
     next();
   }
 
+  /* A consumer warp releases two stages that it has gone on from. */
+  __device__ inline void release(uint32_t first, uint32_t second) {
+    __syncwarp();
+    if (threadIdx.x % WARP == 0) barrier_arrive(empty + first), barrier_arrive(empty + second);
+  }
+
   /* A consumer warp discards a stage that is not needed. */
   __device__ inline void discard() {
     barrier_wait(full + at, parity);
     release_and_next();
   }
 
-  /* A consumer warp: acc += its products over the next two stages, one of each run, of `k_here` columns. */
+  /* A consumer warp: acc += its products over the next two stages, one of each run, of `k_here` columns. In 8 bits it releases both
+   * at once, so that it waits for its reads once. */
   __device__ inline void multiply(SkinnyTileSums &acc, uint32_t k_here, const SkinnyColumns<Math> &columns) {
     constexpr uint32_t AT_ONCE = Math::AT_ONCE;
     SkinnyTileSums sums[Math::SUMS];
     static_assert(SKINNY_UNITS % AT_ONCE == 0 && AT_ONCE % Math::SUMS == 0, "the same units in each sum, however many at once");
     const uint32_t first_at = at, first_parity = parity;  /* the two stages are read in several rounds */
+    uint32_t last_at;
     float scale[SKINNY_TILE_RUNS];
 #pragma unroll 1
     for (uint32_t first = 0; first < SKINNY_UNITS; first += AT_ONCE) {
@@ -225,9 +234,11 @@ struct SkinnyPipeline {
           if constexpr (SCALED) scale[run] = scales()[threadIdx.x % WARP / 4];
         }
         runs[run].take(stage(), Math::PACKED ? SKINNY_LINE : pitch, Math::PACKED ? PACKED_ROWS * SKINNY_LINE : SKINNY_LINE, first, k_here);
-        if (first + AT_ONCE == SKINNY_UNITS) release_and_next();
+        last_at = at;
+        if (!SCALED && first + AT_ONCE == SKINNY_UNITS) release_and_next();
         else next();
       }
+      if (SCALED && first + AT_ONCE == SKINNY_UNITS) release(first_at, last_at);
 #pragma unroll
       for (uint32_t i = 0; i < AT_ONCE; i++) {
         const bool there = skinny_unit_at(first + i) < k_here;
@@ -238,15 +249,15 @@ struct SkinnyPipeline {
     else skinny_add_up<Math>(acc, sums);
   }
 
-  /* A consumer warp's sums of a tile. Where a row fits one stage, `columns` are loaded already; else load(first, k_here) loads those of
+  /* A consumer warp's sums of a tile. Where a row fits one stage, `columns` are loaded already, unless EACH; else load(first, k_here) loads those of
    * each stage in turn. */
-  template <class Load>
+  template <bool EACH = false, class Load>
   __device__ inline SkinnyTileSums consume(const SkinnyColumns<Math> &columns, uint32_t inner, Load load) {
     SkinnyTileSums acc;
 #pragma unroll 1
     for (uint32_t first = 0; first < inner; first += k) {
       const uint32_t k_here = min(k, inner - first);
-      if (inner > k) load(first, k_here);
+      if (EACH || inner > k) load(first, k_here);
       multiply(acc, k_here, columns);
     }
     return acc;

@@ -230,7 +230,8 @@ struct SkinnyPacked : Math {
 };
 
 /* The same with weights in 8 bits, whose lanes have other columns (common/e4m3.cuh): a pair of each of a unit's four groups of 8. ldmatrix brings
- * these from shared memory: eight lanes give the addresses of one group, of all rows. */
+ * these from shared memory: eight lanes give the addresses of one group, of all rows. An instruction has two groups: the first columns of both
+ * pairs, then the second ones, as bf16_of_e4m3_by_turns() makes the weights'. */
 template <class Math>
 struct SkinnyE4m3 : Math {
   using W = E4m3;
@@ -239,7 +240,9 @@ struct SkinnyE4m3 : Math {
   static __device__ inline uint4 piece(const typename Math::S *x) {
     uint32_t v[4];
     load_matrix_x4(v, reinterpret_cast<const __nv_bfloat16 *>(x));
-    return make_uint4(v[0], v[1], v[2], v[3]);
+    auto firsts = [](uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x5410); };
+    auto seconds = [](uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x7632); };
+    return make_uint4(firsts(v[0], v[1]), seconds(v[0], v[1]), firsts(v[2], v[3]), seconds(v[2], v[3]));
   }
   static __device__ inline uint32_t lane_column() { return threadIdx.x % WARP / 8 * 8; }
   static __device__ inline uint32_t lane_shared_row(uint32_t rows, uint32_t bucket) { return Math::shared_row(threadIdx.x % 8, rows, bucket); }
@@ -251,7 +254,7 @@ struct SkinnyE4m3<SkinnyBf16x3> : SkinnyBf16x3 {
   using W = E4m3;
   static constexpr bool PACKED = true;
 
-  static __device__ inline Piece piece(const S *x) { return {make_float4(x[0], x[1], x[8], x[9]), make_float4(x[16], x[17], x[24], x[25])}; }
+  static __device__ inline Piece piece(const S *x) { return {make_float4(x[0], x[8], x[1], x[9]), make_float4(x[16], x[24], x[17], x[25])}; }
   static __device__ inline uint32_t lane_column() { return threadIdx.x % 4 * 2; }
 };
 
@@ -316,32 +319,56 @@ struct SkinnyColumns<Math, false> {
 /* ---- sums of a tile -------------------------------------------------------------------------- */
 
 /* Where the sums of the consumer warps are added up. There are two such places, so that a tile's sums may be read while the next
- * one's are written. [2][warps][rows][TG_SKINNY_SUM_PITCH], weight rows innermost. */
+ * one's are written. [2][warps][rows][TG_SKINNY_SUM_PITCH], weight rows innermost.
+ *
+ * With LOOSE the warps do not meet for each tile: each arrives at a barrier, and waits for the others as it puts its next sums or reads these. So
+ * one may be a tile ahead. In 8 bits a tile takes so little time that the warps that read the sums would else hold up all others. */
+template <bool LOOSE>
 struct SkinnySums {
   float *memory;
   uint32_t rows;
-  uint32_t turn = 0;
+  uint64_t *barrier = nullptr;  /* of LOOSE: a phase for each tile */
+  uint32_t turn = 0;            /* the place; of LOOSE tiles so far */
 
   static __host__ __device__ constexpr uint32_t bytes_of(uint32_t rows) {
     return 2 * SKINNY_CONSUMER_WARPS * rows * TG_SKINNY_SUM_PITCH * sizeof(float);
   }
 
-  /* All consumers: store a tile's sums, and wait for each other. Then get() may be called. */
+  /* By one thread, ahead of the pipeline's init(). */
+  __device__ inline void init() {
+    if constexpr (LOOSE) barrier_init(barrier, SKINNY_CONSUMER_WARPS);
+  }
+
+  /* Of LOOSE: this thread's number among those that read the next tile's sums, of which each warp has the first ones by turns. */
+  __device__ inline uint32_t reader() const { return (threadIdx.x + turn * WARP) % SKINNY_CONSUMERS; }
+
+  /* All consumers: store a tile's sums. Then get() may be called, with LOOSE after wait(). */
   __device__ inline void put(const SkinnyTileSums &sums) {
-    turn ^= 1;
+    if constexpr (LOOSE) barrier_wait(barrier, turn % 2 ^ 1), turn++;  /* the others have read the sums before the last ones */
+    else turn ^= 1;
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, r = skinny_sum_row();
-    float *to = memory + ((turn * SKINNY_CONSUMER_WARPS + warp) * rows + r) * TG_SKINNY_SUM_PITCH + lane / 4;
+    float *to = memory + (((LOOSE ? turn % 2 : turn) * SKINNY_CONSUMER_WARPS + warp) * rows + r) * TG_SKINNY_SUM_PITCH + lane / 4;
 #pragma unroll
     for (uint32_t run = 0; run < SKINNY_TILE_RUNS; run++) {
       if (r < rows) to[run * SKINNY_STAGE_ROWS] = sums.run[run].x;
       if (r + 1 < rows) to[TG_SKINNY_SUM_PITCH + run * SKINNY_STAGE_ROWS] = sums.run[run].y;
     }
-    consumers_meet();
+    if constexpr (LOOSE) {
+      __syncwarp();
+      if (lane == 0) barrier_arrive(barrier);
+    } else {
+      consumers_meet();
+    }
+  }
+
+  /* Waits for all warps' sums. */
+  __device__ inline void wait() const {
+    if constexpr (LOOSE) barrier_wait(barrier, turn % 2 ^ 1);
   }
 
   /* The product of weight row n of the tile and batch row r. */
   __device__ inline float get(uint32_t r, uint32_t n) const {
-    const float *from = memory + turn * SKINNY_CONSUMER_WARPS * rows * TG_SKINNY_SUM_PITCH + r * TG_SKINNY_SUM_PITCH + n;
+    const float *from = memory + (LOOSE ? turn % 2 : turn) * SKINNY_CONSUMER_WARPS * rows * TG_SKINNY_SUM_PITCH + r * TG_SKINNY_SUM_PITCH + n;
     float sum = from[0];
 #pragma unroll
     for (int w = 1; w < SKINNY_CONSUMER_WARPS; w++) sum += from[w * rows * TG_SKINNY_SUM_PITCH];
