@@ -18,6 +18,8 @@ struct Chunks {
     const uint32_t size = ((position + most - 1) / most + CHUNK_ALIGN - 1) / CHUNK_ALIGN * CHUNK_ALIGN;
     return {position, size, (position + size - 1) / size};
   }
+
+  __device__ inline uint32_t end(uint32_t chunk) const { return min((chunk + 1) * size, keys); }
 };
 
 /* A chunk of a row, for the heads of a group. */
@@ -25,7 +27,11 @@ struct Piece {
   uint32_t row, group, chunk;
   uint32_t slot;  /* of the row */
   Chunks chunks;  /* of the row */
+  uint32_t mate_slot, mate_position;  /* of its mate, the row with which it may share keys: 0 where there is none */
 };
+
+/* Rows 2i and 2i + 1 are mates. */
+__device__ inline uint32_t mate_of(uint32_t row) { return row ^ 1; }
 
 /* The `index`-th piece that is no row's first chunk, in the order of rows, chunks and groups, if there are so many. Every
  * warp searches for itself. Slots are loaded with the rows' positions: each load that waits for another counts, where the kernel before
@@ -50,6 +56,8 @@ __device__ inline bool find_piece(Piece &piece, uint32_t index, const tg_row *ro
       piece.slot = __shfl_sync(0xffffffffu, slot, from);
       piece.chunks = {__shfl_sync(0xffffffffu, chunks.keys, from), __shfl_sync(0xffffffffu, chunks.size, from),
                       __shfl_sync(0xffffffffu, chunks.count, from)};
+      piece.mate_slot = __shfl_sync(0xffffffffu, slot, mate_of(from));
+      piece.mate_position = __shfl_sync(0xffffffffu, position, mate_of(from));
       return true;
     }
     left -= __shfl_sync(0xffffffffu, until, WARP - 1);

@@ -10,6 +10,7 @@
 #include "common/base.cuh"
 #include "common/global.cuh"
 #include "common/mma.cuh"
+#include <float.h>
 
 /* Whether a tile is loaded before the grid dependency wait, and while the one before it is weighed. GPUs before sm_90 have no such wait,
  * and there the compiler needs more registers for it than there are. (Without nvcc the host runs it, for tests.) */
@@ -25,6 +26,7 @@ __device__ inline uint32_t word(const uint4 &v, int i) { return i == 0 ? v.x : i
  * % 4. */
 template <typename T, int D>
 struct WarpKeys {
+  static constexpr int ROWS = 2;  /* that may share keys, of half of the heads each */
   static constexpr int HEADS = TG_DECODE_HEADS, KEYS = 16, LINES = KEYS / 8, PARTS = D / 32, SPANS = D / 64;
   uint4 k[LINES * PARTS];       /* of key 8 line + g, elements 32 part + 8t .. */
   uint4 v[4 * SPANS];          /* of keys 2t + 0, 1, 8, 9, elements 64 span + 8g .. */
@@ -57,7 +59,7 @@ struct WarpKeys {
 #pragma unroll
     for (int part = 0; part < PARTS; part++)
       q[part] = *reinterpret_cast<const uint4 *>(queries + g * D + 32 * part + 8 * t);
-    highest = -INFINITY, total = 0.0f;
+    highest = -FLT_MAX, total = 0.0f; /* not infinity: a tile may have no keys of this head yet */
 #pragma unroll
     for (int j = 0; j < 4 * SPANS; j++)
 #pragma unroll
@@ -84,8 +86,11 @@ struct WarpKeys {
     return scores;
   }
 
-  /* Weighs `there` keys' values. */
-  __device__ inline void weigh(Scores &scores, float scale, uint32_t there) {
+  /* Weighs the values of `there` keys. ALONE: they are of row `row` of two; the other one's sums stay as they are, since even 0 times
+   * infinity would be seen. */
+  template <bool ALONE = false>
+  __device__ inline void weigh(Scores &scores, float scale, uint32_t there, uint32_t row = 0) {
+    if (ALONE && threadIdx.x % WARP / 16 != row) there = 0;
     const int t = threadIdx.x % 4;
     float top = highest;
 #pragma unroll
@@ -123,22 +128,28 @@ struct WarpKeys {
           return __byte_perm(word(v[key * SPANS + span], j), word(v[(key + 1) * SPANS + span], j), choice);
         };
         const uint32_t elements[4] = {pair(0, 0x5410), pair(0, 0x7632), pair(2, 0x5410), pair(2, 0x7632)};
-        mma<T>(sums[4 * span + j], elements, first_bits[0], first_bits[1]);
-        mma<T>(sums[4 * span + j], elements, rest[0], rest[1]);
+        float(&sum)[4] = sums[4 * span + j];
+        const float before[4] = {sum[0], sum[1], sum[2], sum[3]};
+        mma<T>(sum, elements, first_bits[0], first_bits[1]);
+        mma<T>(sum, elements, rest[0], rest[1]);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+          if (ALONE && t / 2 != row) sum[i] = before[i];
       }
   }
 
-  /* maximum[HEADS], sum[HEADS], weighted[HEADS, D] */
-  __device__ inline void end(float *maximum, float *sum, float *weighted) {
+  /* maximum[HEADS], sum[HEADS], weighted[HEADS, D]; of the second half of the heads those that lie so many warps' arrays further. */
+  __device__ inline void end(float *maximum, float *sum, float *weighted, int further = 0) {
     const int g = threadIdx.x % WARP / 4, t = threadIdx.x % 4;
     total += __shfl_xor_sync(0xffffffffu, total, 1);
     total += __shfl_xor_sync(0xffffffffu, total, 2);
-    if (t == 0) maximum[g] = highest, sum[g] = total;
+    const int at = g + g / 4 * further * HEADS;
+    if (t == 0) maximum[at] = highest, sum[at] = total;
 #pragma unroll
     for (int i = 0; i < 2; i++)
 #pragma unroll
       for (int j = 0; j < 4 * SPANS; j++)
-        *reinterpret_cast<float2 *>(weighted + (2 * t + i) * D + j / 4 * 64 + 8 * g + j % 4 * 2) =
+        *reinterpret_cast<float2 *>(weighted + (2 * t + i + t / 2 * further * HEADS) * D + j / 4 * 64 + 8 * g + j % 4 * 2) =
             make_float2(sums[j][i], sums[j][i + 2]);
   }
 };
@@ -146,6 +157,7 @@ struct WarpKeys {
 /* A key is 16 bytes in each of LANES lanes. */
 template <int D>
 struct WarpKeys<float, D> {
+  static constexpr int ROWS = 1;
   static constexpr int HEADS = TG_DECODE_HEADS_F32, KEYS = (LOADS_AHEAD ? 1024 : 512) / D, LANES = D / 4, AT_ONCE = WARP / LANES, SLOTS = KEYS / AT_ONCE;
   float4 k[SLOTS], v[SLOTS];  /* of key AT_ONCE slot + lane / LANES, elements 4 (lane % LANES) .. */
   float4 q[HEADS];

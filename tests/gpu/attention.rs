@@ -401,3 +401,82 @@ fn a_decode_row_of_attention_does_not_depend_on_its_companions() {
         }
     }
 }
+
+/// Rows whose pages are those of others, and the same keys and values in pages of each one's own: the same bits. A few rows begin alike as far
+/// as `shared` says of each, in whole pages; others with nobody, or with a row that is not beside them.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn rows_that_share_pages_have_the_bits_that_they_have_alone() {
+    let gpu = Gpu::new();
+    let mut random = Random(41);
+    // Of each row its position, whose pages its first ones are, and how many keys these have.
+    let short = [
+        (2300, 0, 0),
+        (2117, 0, 2117),
+        (1500, 1, 700),
+        (2301, 1, 1990),
+        (2090, 3, 2000),
+        (2240, 3, 1300),
+        (5, 0, 5),
+        (2112, 1, 2112),
+        (2080, 8, 0),
+        (2113, 8, 2060),
+        (300, 10, 0),
+        (310, 10, 290),
+        (2500, 12, 0),
+    ];
+    let long = [(5000, 0, 0), (5090, 0, 4990), (2600, 0, 2600), (2580, 0, 2500)];
+    for dtype in OPERANDS {
+        // Blocks of 8, 4, 2 and 1 warps.
+        for (shape, bucket, rows) in [
+            ((8, 2, 64), 32, &long[..]),
+            ((8, 2, 64), 200, &short),
+            ((8, 2, 64), 400, &short),
+            ((3, 1, 64), 1100, &short),
+            ((2, 2, 128), 600, &short[..5]),
+        ] {
+            let layer = Layer::new(&gpu, &mut random, dtype, shape);
+            let (heads, kv_heads, d) = layer.shape();
+            let page_tokens = [16, 20, 64][random.below(3)];
+            let positions: Vec<u32> = rows.iter().map(|row| row.0).collect();
+            let apart = decode_step(&mut random, &positions, page_tokens);
+            let mut together = apart.clone();
+            for (slot, &(_, with, keys)) in rows.iter().enumerate() {
+                let pages = (keys / page_tokens) as usize;
+                let [from, to] = [with, slot].map(|slot| slot * apart.max_pages as usize);
+                together.pages.copy_within(from..from + pages, to);
+            }
+            let mut shared = layer.arrays(&mut random, &together, bucket);
+            // A value that its neighbours would see even with a weight of 0.
+            let infinite = positions[1] as usize - 1;
+            if rows[1].2 / page_tokens * page_tokens <= infinite as u32 {
+                shared.v[d * together.vector(1, infinite, 0, kv_heads)] = f32::INFINITY;
+            }
+            let mut own = Arrays {
+                qkv: shared.qkv.clone(),
+                k: vec![f32::NAN; shared.k.len()],
+                v: vec![f32::NAN; shared.v.len()],
+            };
+            for (slot, &position) in positions.iter().enumerate() {
+                for (position, kv_head) in
+                    (0..position as usize).flat_map(|p| (0..kv_heads).map(move |h| (p, h)))
+                {
+                    let at = |step: &Step| d * step.vector(slot, position, kv_head, kv_heads);
+                    let (from, to) = (at(&together), at(&apart));
+                    own.k[to..][..d].copy_from_slice(&shared.k[from..][..d]);
+                    own.v[to..][..d].copy_from_slice(&shared.v[from..][..d]);
+                }
+            }
+            let (_, x) = layer.run_either(&together, &shared, StepKind::Decode, true, true);
+            let (_, y) = layer.run_either(&apart, &own, StepKind::Decode, true, true);
+            for (r, (x, y)) in x.chunks(heads * d).zip(y.chunks(heads * d)).enumerate() {
+                let what = format!("{dtype:?} {shape:?} row {r} of {page_tokens} a page");
+                let finite = |x: &[f32]| x.iter().all(|v| v.is_finite());
+                assert!(r == 1 || r >= rows.len() || finite(x), "{what}");
+                if r != 1 || finite(y) {
+                    assert_same_bits(&what, x, y);
+                }
+            }
+        }
+    }
+}
