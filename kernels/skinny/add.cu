@@ -14,7 +14,8 @@
  *   consumers  load their columns of x, multiply, add to h           grid dependency, full, consumers_meet   empty barriers
  *   warp 0     down: loads the chosen words for all, first of all    chosen words                            __syncthreads()
  *
- * A warp loads the columns of a batch row that it alone needs, and waits for no other warp. tg_skinny_down_* loads the chosen experts'
+ * A warp loads the columns of a batch row that it alone needs, and waits for no other warp. Beside weights in 8 bits it copies those of 16-bit
+ * rows two stages ahead, since they come later than a stage takes. tg_skinny_down_* loads the chosen experts'
  * weights before the grid dependency wait. It may start before their words are there, and spins on their marks. Gate/up triggers only
  * after its wait, so that the clear() of the kernel before is visible and no old mark is found.
  *
@@ -116,9 +117,9 @@ __device__ inline void skinny_copy_rows(char *x, uint32_t pitch, const typename 
   }
 }
 
-/* A consumer warp loads its share of a stage's `k_here` columns of this lane's batch row, and waits for them. They begin at `from` in global memory; a row
- * that is not `there` is zeros. 16-bit rows go to registers. f32 rows, and those beside weights in 8 bits, go through `x`,
- * [PARTS, bucket, pitch bytes] in shared memory. */
+/* A consumer warp loads its share of a stage's `k_here` columns of this lane's batch row, and waits for them. They begin at `from` in global
+ * memory. The sums of a row that is not `there` are not read. 16-bit rows go to registers. f32 rows, and those beside weights in 8 bits, go
+ * through `x`, [PARTS, bucket, pitch bytes] in shared memory. */
 template <class Math>
 __device__ inline void skinny_fetch(SkinnyColumns<Math> &columns, char *x, uint32_t pitch, const typename Math::X *from,
                                  uint32_t k_here, uint32_t bucket, bool there) {

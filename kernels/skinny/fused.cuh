@@ -14,7 +14,7 @@
  * What if a block does not run. All run at once where nothing else wants the SMs. Where something does, a warp that has looked
  * SKINNY_PATIENCE times makes what is missing itself (skinny_make_missing), from its block's own rows. Then a block may start late, when
  * others have already added down to h, and what it would make of that h is wrong. So no block stores a word that is there already. That
- * is enough: h is new only where the eight warps of one block have seen all of y between them and met in sums.put(), so a block that read
+ * is enough: h is new only where the eight warps of one block have seen all of y between them and met for sums.get(), so a block that read
  * a new h and then loads a word of y finds it there. No fence orders this: it holds since y and h have one L2, and since the loads of h
  * are used before the barrier ahead of the look at y, which is past the first-level cache. That cache may serve h: an old h is right.
  */

@@ -150,8 +150,13 @@ impl Sizing {
     /// The ring of a kernel that adds to the residual stream; its rows come a stage's columns at a time. `beside`: for the
     /// scores.
     pub fn adding(&self, rows: u32, inner: u32, beside: u32) -> Option<Ring> {
-        let is_ahead = self.precision.weights == WeightFormat::E4M3 && self.precision.compute.is_half();
-        let places = if is_ahead { abi::TG_SKINNY_ROW_PLACES } else { 1 };
+        let is_ahead =
+            self.precision.weights == WeightFormat::E4M3 && self.precision.compute.is_half();
+        let places = if is_ahead {
+            abi::TG_SKINNY_ROW_PLACES
+        } else {
+            1
+        };
         let x = places * self.row_bytes(rows, self.stage_columns(inner));
         let (fixed, stage) = (sum_bytes(rows) + x + beside, self.stage_bytes(inner));
         self.ring(fixed, stage)
