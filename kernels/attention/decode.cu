@@ -404,7 +404,7 @@ __device__ inline void attend_decode(const tg_attention_decode_args &a, uint32_t
         }
       }
     const bool pair = KEYS_SHARED && of_warp(shares);
-    /* Of two rows' blocks one takes their even chunks, one the odd ones. */
+    /* One of the two rows' blocks takes their even chunks, the other one the odd ones. */
     if (pair && (piece.row + piece.chunk) % 2) there = false;
     const HeadRotation<D> rotation(inverse_frequencies, position);
     WarpKeys<T, D> keys;

@@ -328,8 +328,8 @@ template <bool LOOSE>
 struct SkinnySums {
   float *memory;
   uint32_t rows;
-  uint64_t *barrier = nullptr;  /* of LOOSE: a phase for each tile */
-  uint32_t turn = 0;            /* the place; of LOOSE tiles so far */
+  uint64_t *barrier = nullptr;  /* with LOOSE: a phase for each tile */
+  uint32_t turn = 0;            /* the place; with LOOSE, tiles so far */
 
   static __host__ __device__ constexpr uint32_t bytes_of(uint32_t rows) {
     return 2 * SKINNY_CONSUMER_WARPS * rows * TG_SKINNY_SUM_PITCH * sizeof(float);
@@ -340,7 +340,7 @@ struct SkinnySums {
     if constexpr (LOOSE) barrier_init(barrier, SKINNY_CONSUMER_WARPS);
   }
 
-  /* Of LOOSE: this thread's number among those that read the next tile's sums, of which each warp has the first ones by turns. */
+  /* With LOOSE, this thread's number among those that read the next tile's sums, of which each warp has the first ones by turns. */
   __device__ inline uint32_t reader() const { return (threadIdx.x + turn * WARP) % SKINNY_CONSUMERS; }
 
   /* All consumers: store a tile's sums. Then get() may be called, with LOOSE after wait(). */

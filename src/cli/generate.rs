@@ -275,6 +275,8 @@ fn run_spec(args: &GenerateArgs) -> Result<RunSpec> {
         ..spec(&args.model.model, &args.job.run, &args.job.engine)?
     };
     spec.limits.max_seqs = spec.limits.max_seqs.or(max_seqs.flatten());
+    // A batch ends sooner where prompts fill its steps, and nobody waits for single tokens.
+    spec.limits.chunk_share = spec.limits.chunk_tokens.is_none().then_some(1);
     // On a CPU the default does not depend on it.
     if spec.limits.max_seqs.is_none() && matches!(spec.device, DeviceSpec::Gpu(_)) {
         spec.limits.requests = match args.job.prompts.len() {

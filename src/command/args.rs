@@ -131,7 +131,7 @@ pub struct EngineArgs {
     #[arg(long, value_name = "TOKENS", value_parser = |s: &str| parse_tokens(s, u32::MAX))]
     pub step_tokens: Option<u32>,
     /// The most prefill tokens in a mixed step, so that running sequences do not wait for long prompts [default: the larger of 512
-    /// and an eighth of the prompt tokens that are yet to be read]
+    /// and an eighth of the prompt tokens that are yet to be read; `generate` and `trace`: as many as fit]
     #[arg(long, value_name = "TOKENS", value_parser = |s: &str| parse_tokens(s, u32::MAX))]
     pub chunk_tokens: Option<u32>,
     /// Chunks of a prompt end at multiples of this [default: 64]

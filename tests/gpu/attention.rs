@@ -425,7 +425,12 @@ fn rows_that_share_pages_have_the_bits_that_they_have_alone() {
         (310, 10, 290),
         (2500, 12, 0),
     ];
-    let long = [(5000, 0, 0), (5090, 0, 4990), (2600, 0, 2600), (2580, 0, 2500)];
+    let long = [
+        (5000, 0, 0),
+        (5090, 0, 4990),
+        (2600, 0, 2600),
+        (2580, 0, 2500),
+    ];
     for dtype in OPERANDS {
         // Blocks of 8, 4, 2 and 1 warps.
         for (shape, bucket, rows) in [
