@@ -27,11 +27,11 @@ struct Piece {
   uint32_t row, group, chunk;
   uint32_t slot;  /* of the row */
   Chunks chunks;  /* of the row */
-  uint32_t mate_slot, mate_position;  /* of its mate, the row with which it may share keys: 0 where there is none */
+  uint32_t partner_slot, partner_position;  /* of its partner, the row with which it may share keys: 0 where there is none */
 };
 
-/* Rows 2i and 2i + 1 are mates. */
-__device__ inline uint32_t mate_of(uint32_t row) { return row ^ 1; }
+/* Rows 2i and 2i + 1 are partners. */
+__device__ inline uint32_t partner_of(uint32_t row) { return row ^ 1; }
 
 /* The `index`-th piece that is no row's first chunk, in the order of rows, chunks and groups, if there are so many. Every
  * warp searches for itself. Slots are loaded with the rows' positions: each load that waits for another counts, where the kernel before
@@ -56,8 +56,8 @@ __device__ inline bool find_piece(Piece &piece, uint32_t index, const tg_row *ro
       piece.slot = __shfl_sync(0xffffffffu, slot, from);
       piece.chunks = {__shfl_sync(0xffffffffu, chunks.keys, from), __shfl_sync(0xffffffffu, chunks.size, from),
                       __shfl_sync(0xffffffffu, chunks.count, from)};
-      piece.mate_slot = __shfl_sync(0xffffffffu, slot, mate_of(from));
-      piece.mate_position = __shfl_sync(0xffffffffu, position, mate_of(from));
+      piece.partner_slot = __shfl_sync(0xffffffffu, slot, partner_of(from));
+      piece.partner_position = __shfl_sync(0xffffffffu, position, partner_of(from));
       return true;
     }
     left -= __shfl_sync(0xffffffffu, until, WARP - 1);

@@ -14,8 +14,8 @@
  *   of the last      merge the row's chunks in the order of their      `done` of all chunks                none
  *   block            positions
  *
- * Rows 2i and 2i + 1, mates, may have begun with the same prefix, so that their tables name the same pages (sched/prefix.h). Where enough
- * of a chunk's keys lie in such pages, a block takes that chunk of both rows: of 16 bits and with up to HEADS / 2 query heads a kv head, a
+ * Rows 2i and 2i + 1, partners, may have begun with the same prefix, so that their tables name the same pages (sched/prefix.h). Where
+ * enough of a chunk's keys lie in such pages, a block takes that chunk of both rows: of 16 bits and with up to HEADS / 2 query heads a kv head, a
  * tile has room for the second row's heads, which would be zeros. Each key that both have is loaded and multiplied once for both; what one
  * has alone, before and behind these, goes by itself. Chunks, a warp's tiles and all sums of a row are those that it has alone.
  *
@@ -29,6 +29,7 @@
  * Bound: memory, 2 D sizeof(T) bytes a key and kv head; of rows that share their pages the second-level cache, 7 TB/s on an H200.
  * Measured on an H200 in bf16, 8 kv heads of D = 64, in the model, rows x keys (floor; how: profiles/README.md): 6.9 us (0.2) at 1 x 450,
  * 56 (45) at 1 x 100,000, 9.3 (2.9) at 32 x 200, 11.2 (5.7) at 128 x 100, 13.8 (4.6) at 256 x 40. On an H100 194 (171) at 29 x 9,000.
+ * 125 rows that share 4,000 keys: 97 us, and 153 where each loads them.
  *
  * Launch: block = 32 WARPS (tg_attention_decode_wN_*): as many as leave room on an H200 for all first chunks at once, or 1. grid = rows of
  * the bucket * groups for first chunks, with groups = kv_heads * (heads / kv_heads / HEADS, rounded up), and as many more as there may be
@@ -72,22 +73,22 @@ struct Places {
   __device__ inline uint32_t key_of(uint32_t tile) const { return min(tile + threadIdx.x % WARP % KEYS, end - 1); }
 };
 
-/* Keys `from` .. `until` of a piece and of the same chunk of its mate lie in the same pages. */
+/* Keys `from` .. `until` of a piece and of the same chunk of its partner lie in the same pages. */
 struct Common {
   uint32_t from, until;
 
   /* Whether there are at least so many, in whole tiles of KEYS. The whole warp looks, which it need not for short rows. */
   template <int KEYS>
-  __device__ inline bool find(const Piece &piece, const Chunks &of_mate, uint32_t least, const Places &places,
-                              const uint32_t *pages_of_mate) {
-    from = piece.chunk * max(piece.chunks.size, of_mate.size);
-    until = min(places.end, of_mate.end(piece.chunk));
+  __device__ inline bool find(const Piece &piece, const Chunks &of_partner, uint32_t least, const Places &places,
+                              const uint32_t *pages_of_partner) {
+    from = piece.chunk * max(piece.chunks.size, of_partner.size);
+    until = min(places.end, of_partner.end(piece.chunk));
     if (until < from + least) return false;
     const uint32_t behind = places.page.of(until - 1) + 1;
     uint32_t index = places.page.of(from) + threadIdx.x % WARP, others;
 #pragma unroll 1
     for (;; index += WARP) {
-      const bool same = index < behind && __ldcg(places.pages + index) == __ldcg(pages_of_mate + index);
+      const bool same = index < behind && __ldcg(places.pages + index) == __ldcg(pages_of_partner + index);
       others = __ballot_sync(0xffffffffu, !same);
       if (others) break;
     }
@@ -367,8 +368,9 @@ __device__ inline void attend_decode(const tg_attention_decode_args &a, uint32_t
     if (first) {
       const tg_row *row = row_table + (there ? piece.row : 0);
       piece.slot = __ldcg(&row->slot);
-      const tg_row *mate = row_table + mate_of(piece.row);
-      if (KEYS_SHARED && mate_of(piece.row) < rows) piece.mate_slot = __ldcg(&mate->slot), piece.mate_position = __ldcg(&mate->position);
+      const tg_row *partner = row_table + partner_of(piece.row);
+      if (KEYS_SHARED && partner_of(piece.row) < rows)
+        piece.partner_slot = __ldcg(&partner->slot), piece.partner_position = __ldcg(&partner->position);
       piece.chunks = Chunks::of(there ? __ldcg(&row->position) : 0, chunk_keys, splits);
     } else {
       there = find_piece(piece, index - firsts, row_table, rows, groups, chunk_keys, splits);
@@ -393,14 +395,14 @@ __device__ inline void attend_decode(const tg_attention_decode_args &a, uint32_t
     const uint32_t of_own_page = stores_own ? places.page_at(position) : 0;
     bool shares = false;
     if constexpr (KEYS_SHARED)
-      if (min(position, piece.mate_position) >= LEAST_SHARED * STEP && 2 * group.here <= HEADS) {
-        const uint32_t *pages_of_mate = page_table + (size_t)piece.mate_slot * max_pages;
-        if (__ldcg(places.pages) == __ldcg(pages_of_mate)) {  /* who shares anything shares the beginning */
-          const Chunks of_mate = Chunks::of(piece.mate_position, chunk_keys, splits);
+      if (min(position, piece.partner_position) >= LEAST_SHARED * STEP && 2 * group.here <= HEADS) {
+        const uint32_t *pages_of_partner = page_table + (size_t)piece.partner_slot * max_pages;
+        if (__ldcg(places.pages) == __ldcg(pages_of_partner)) {  /* who shares anything shares the beginning */
+          const Chunks of_partner = Chunks::of(piece.partner_position, chunk_keys, splits);
           Common common;
-          shares = common.find<KEYS>(piece, of_mate, LEAST_SHARED * STEP, places, pages_of_mate);
+          shares = common.find<KEYS>(piece, of_partner, LEAST_SHARED * STEP, places, pages_of_partner);
           if (shares && threadIdx.x == 0)
-            block.piece[1] = {mate_of(piece.row), piece.group, piece.chunk, piece.mate_slot, of_mate}, block.common = common;
+            block.piece[1] = {partner_of(piece.row), piece.group, piece.chunk, piece.partner_slot, of_partner}, block.common = common;
         }
       }
     const bool pair = KEYS_SHARED && of_warp(shares);
@@ -443,10 +445,10 @@ __device__ inline void attend_decode(const tg_attention_decode_args &a, uint32_t
     begin_row(0, rotation, piece.row, places, position, of_own_page);
     if constexpr (KEYS_SHARED)
       if (pair) {  /* what is known of it is in shared memory: registers for it would be too many */
-        const Piece &mate = block.piece[1];
-        const Places of_mate{table<uint32_t>(state, state->page_table) + (size_t)mate.slot * state->max_pages, page, kv_heads, 0};
-        const uint32_t at = mate.chunks.keys;
-        begin_row(1, HeadRotation<D>(inverse_frequencies, at), mate.row, of_mate, at, of_mate.page_at(at));
+        const Piece &partner = block.piece[1];
+        const Places of_partner{table<uint32_t>(state, state->page_table) + (size_t)partner.slot * state->max_pages, page, kv_heads, 0};
+        const uint32_t at = partner.chunks.keys;
+        begin_row(1, HeadRotation<D>(inverse_frequencies, at), partner.row, of_partner, at, of_partner.page_at(at));
       }
     keys.begin(block.q[0]);
     Places of_part = places;
