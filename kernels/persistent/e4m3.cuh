@@ -4,8 +4,7 @@
  * of batch rows. They become rows of y in shared memory.
  *
  * By hand, cycles of a k-block of 256 weight rows: tensor cores 1,024; shared memory 896 (each warpgroup reads all batch rows twice, 512; weights,
- * 128; copies write 256), where weights of 16 bits take 1,024. A quarter of an SM has two consumer warps, of 242 instructions a k-block each: 484 to
- * issue; logic, at half rate, 412; multiply-adds, at half rate, and products 320. Of 64 rows tensor cores take 512, and the memory 836.
+ * 128; copies write 256), where weights of 16 bits take 1,024. Of 64 rows tensor cores take 512, and the memory 836.
  */
 #pragma once
 
