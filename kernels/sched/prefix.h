@@ -8,8 +8,9 @@
  * Who computes a prefix is found out whenever a step is composed. So nothing is to be done where that sequence ends or is preempted: the
  * first one that waits computes what is left, from the border before it on.
  *
- * A prefix without users stays until its pages or its place are wanted. Then it goes, and its pages come back in the next turn. As many go
- * as all requests want that there are slots for, so that not each of them waits a turn. A request shares only what leaves it room in the pool if it is alone there, so no request waits for a prefix for ever. */
+ * A prefix without users stays until its pages or its place are wanted. Then it goes, and its pages come back in the next turn. What
+ * all waiting requests want that a slot is free for goes in one turn, so that they do not wait a turn each. A request shares only what
+ * leaves it room in the pool if it is alone there, so no request waits for a prefix for ever. */
 #pragma once
 
 #include "sched/inputs.h"

@@ -409,7 +409,7 @@ fn a_decode_row_of_attention_does_not_depend_on_its_companions() {
 fn rows_that_share_pages_have_the_bits_that_they_have_alone() {
     let gpu = Gpu::new();
     let mut random = Random(41);
-    // Of each row its position, whose pages its first ones are, and how many keys these have.
+    // A row's position, the row whose pages its first ones are, and how many keys these have.
     let short = [
         (2300, 0, 0),
         (2117, 0, 2117),

@@ -203,9 +203,11 @@ impl Model {
 
     /// Whether the front of the queue must wait for prefixes to go, which then do for those behind it, too.
     pub(super) fn waits_for_prefixes(&mut self, share: &Share, turn: &mut Turn) -> bool {
-        turn.front_without_pages |= share.in_the_way.is_none() && share.pages > self.free_pages;
-        if share.in_the_way.is_none() && share.pages <= self.free_pages {
-            return false;
+        if share.in_the_way.is_none() {
+            if share.pages <= self.free_pages {
+                return false;
+            }
+            turn.front_without_pages = true;
         }
         let slots = self.config.slots as usize - self.running.len();
         let mut wanted = share.pages;

@@ -204,7 +204,6 @@ impl Drop for Server {
     }
 }
 
-/// Without its head.
 /// What `generate` has for these rows.
 pub fn generated(more: &[&str], rows: &str) -> Ended {
     let args = [
@@ -231,6 +230,7 @@ pub fn replayed(record: &str) -> String {
     ])
 }
 
+/// Without its head.
 pub fn body_of(mut stream: TcpStream) -> (u16, String) {
     let mut all = Vec::new();
     stream.read_to_end(&mut all).unwrap();
