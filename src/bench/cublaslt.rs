@@ -9,7 +9,7 @@ use crate::backend::cuda::driver::graph::Captured;
 use crate::backend::cuda::driver::timed::time_in_a_row;
 use crate::backend::cuda::memory::buffer::Buffer;
 use crate::error::{Error, Result};
-use crate::model::DType;
+use crate::model::{DType, WeightFormat, e4m3};
 use crate::session::Target;
 use crate::telemetry::warn;
 use cudarc::cublaslt::result::{self, CublasError};
@@ -79,12 +79,17 @@ impl CublasLt {
     }
 
     /// The time in us of one product by the first algorithm that the library's heuristic gives: y [rows, outputs] = x [rows, inner]
-    /// by the transpose of w [outputs, inner], all in `dtype`, sums in f32. `None`: it gives none.
+    /// by the transpose of w [outputs, inner], all in `dtype`, or x and w in E4M3 where the weights are; sums in f32. `None`: it
+    /// gives none.
     ///
     /// # Errors
     /// The library or the driver refuses.
     pub fn us(&self, dense: Dense, dtype: DType) -> Result<Option<f64>> {
-        let product = Product::new(dense, dtype).map_err(refused)?;
+        let operands = match dense.weights {
+            WeightFormat::E4M3 => WeightFormat::E4M3,
+            _ => dtype.into(),
+        };
+        let product = Product::new(dense, operands, dtype).map_err(refused)?;
         let ([w, x, y], preference) = (product.layouts, product.preference);
         // SAFETY: all of them are alive.
         let found = unsafe {
@@ -95,18 +100,19 @@ impl CublasLt {
             Err(CublasError(CUBLAS_STATUS_NOT_SUPPORTED)) => return Ok(None),
             found => found.map_err(refused)?.algo,
         };
-        let array = |rows: u32, columns: u32| {
-            let bytes = rows as usize * columns as usize * dtype.bytes();
+        let array = |rows: u32, columns: u32, element_bytes: usize| {
+            let bytes = rows as usize * columns as usize * element_bytes;
             Buffer::named(self.stream.context(), "an array of cuBLASLt's", bytes)
         };
-        let x = array(dense.rows, dense.inner)?;
-        let y = array(dense.rows, dense.outputs)?;
-        let mut matrices = vec![array(dense.outputs, dense.inner)?];
+        let x = array(dense.rows, dense.inner, operands.bytes())?;
+        let y = array(dense.rows, dense.outputs, dtype.bytes())?;
+        let matrix = || array(dense.outputs, dense.inner, operands.bytes());
+        let mut matrices = vec![matrix()?];
         let count = (CACHES * self.l2_bytes).div_ceil(matrices[0].bytes());
         for _ in 1..count.clamp(LEAST_MATRICES, MOST_MATRICES) {
-            matrices.push(array(dense.outputs, dense.inner)?);
+            matrices.push(matrix()?);
         }
-        let made = made_up(dtype);
+        let made = made_up(operands);
         for buffer in matrices.iter().chain([&x]) {
             for start in (0..buffer.bytes()).step_by(made.len()) {
                 let part = (buffer.bytes() - start).min(made.len());
@@ -145,22 +151,23 @@ struct Product {
 }
 
 impl Product {
-    fn new(dense: Dense, dtype: DType) -> Answer<Self> {
-        let kind = match dtype {
-            DType::BF16 => sys::cudaDataType::CUDA_R_16BF,
-            DType::F16 => sys::cudaDataType::CUDA_R_16F,
-            DType::F32 => sys::cudaDataType::CUDA_R_32F,
-        };
-        let layout = |rows: u32, columns: u32| {
+    fn new(dense: Dense, operands: WeightFormat, results: DType) -> Answer<Self> {
+        let layout = |rows: u32, columns: u32, format| {
+            let kind = match format {
+                WeightFormat::BF16 => sys::cudaDataType::CUDA_R_16BF,
+                WeightFormat::F16 => sys::cudaDataType::CUDA_R_16F,
+                WeightFormat::F32 => sys::cudaDataType::CUDA_R_32F,
+                WeightFormat::E4M3 => sys::cudaDataType::CUDA_R_8F_E4M3,
+            };
             result::create_matrix_layout(kind, rows.into(), columns.into(), rows.into())
         };
         let sums = sys::cublasComputeType_t::CUBLAS_COMPUTE_32F;
         let made = Self {
             product: result::create_matmul_desc(sums, sys::cudaDataType::CUDA_R_32F)?,
             layouts: [
-                layout(dense.inner, dense.outputs)?,
-                layout(dense.inner, dense.rows)?,
-                layout(dense.outputs, dense.rows)?,
+                layout(dense.inner, dense.outputs, operands)?,
+                layout(dense.inner, dense.rows, operands)?,
+                layout(dense.outputs, dense.rows, results.into())?,
             ],
             preference: result::create_matmul_pref()?,
         };
@@ -230,16 +237,17 @@ impl Drop for Product {
 }
 
 /// Numbers between -1 and 1 that look random: how many bits change moves a GPU's power, and so its clock.
-fn made_up(dtype: DType) -> Vec<u8> {
+fn made_up(format: WeightFormat) -> Vec<u8> {
     let mut random = Random::new(0, 0);
     let value = |_| {
         let value = (2.0 * random.uniform() - 1.0) as f32;
-        match dtype {
-            DType::BF16 => half::bf16::from_f32(value).to_le_bytes().to_vec(),
-            DType::F16 => half::f16::from_f32(value).to_le_bytes().to_vec(),
-            DType::F32 => value.to_le_bytes().to_vec(),
+        match format {
+            WeightFormat::BF16 => half::bf16::from_f32(value).to_le_bytes().to_vec(),
+            WeightFormat::F16 => half::f16::from_f32(value).to_le_bytes().to_vec(),
+            WeightFormat::F32 => value.to_le_bytes().to_vec(),
+            WeightFormat::E4M3 => vec![e4m3::from_f32(value)],
         }
     };
-    let count = MADE_BYTES / dtype.bytes();
+    let count = MADE_BYTES / format.bytes();
     (0..count).flat_map(value).collect()
 }

@@ -324,7 +324,7 @@ impl<'a> Table<'a> {
         let median = |us: &[f64]| summary(us).map(|us| us.median);
         let us = median(&times.us);
         let (a_second, dtype) = (us.map(|us| 1e6 / us), opened.spec.device.dtype());
-        let dense = dense(&counted, config, &shape);
+        let dense = dense(&counted, config, &shape, precision);
         let library_us = match (library, dense) {
             // What was measured is not lost by a product that the library refuses.
             (Some(library), Some(dense)) => library.us(dense, dtype).unwrap_or_else(|error| {

@@ -2,8 +2,10 @@
 //! memory, its operands where the kernel before it left them, and the neighbours that it overlaps.
 
 use crate::backend::timing::{IN_A_ROW, Part, StepTimes};
-use crate::model::ModelConfig;
+use crate::model::declared::Role;
 use crate::model::tensors::matrix_shape;
+use crate::model::{ModelConfig, WeightFormat};
+use crate::plan::cost::Precision;
 use crate::plan::{Op, OpKind, StepShape};
 use crate::trace::parts::FirstOf;
 use indexmap::{IndexMap, IndexSet};
@@ -32,6 +34,7 @@ pub struct Dense {
     pub rows: u32,
     pub outputs: u32,
     pub inner: u32,
+    pub weights: WeightFormat,
 }
 
 fn is_product(kind: OpKind) -> bool {
@@ -53,15 +56,20 @@ fn is_product(kind: OpKind) -> bool {
 
 /// The one matrix that all rows of these operations are multiplied by, where it is one: what a library's product can stand beside.
 /// The router's is not meant: it decides in f32.
-pub fn dense(counted: &[OpKind], config: &ModelConfig, shape: &StepShape) -> Option<Dense> {
+pub fn dense(
+    counted: &[OpKind],
+    config: &ModelConfig,
+    shape: &StepShape,
+    precision: Precision,
+) -> Option<Dense> {
     let mut products = counted.iter().filter(|&&kind| is_product(kind));
     let (&kind, None) = (products.next()?, products.next()) else {
         return None;
     };
-    let rows = match kind {
+    let (rows, role) = match kind {
         OpKind::Router | OpKind::ExpertGateUp | OpKind::ExpertDown => return None,
-        OpKind::LmHead => shape.logit_rows() as u32,
-        _ => shape.rows,
+        OpKind::LmHead => (shape.logit_rows() as u32, Role::Head),
+        _ => (shape.rows, Role::Matrix),
     };
     let [outputs, inner] = matrix_shape(config, kind)?[..] else {
         return None;
@@ -70,6 +78,7 @@ pub fn dense(counted: &[OpKind], config: &ModelConfig, shape: &StepShape) -> Opt
         rows,
         outputs: outputs as u32,
         inner: inner as u32,
+        weights: role.stored(precision.weights),
     })
 }
 
@@ -188,9 +197,13 @@ mod tests {
             rows: 8,
             outputs: 6144,
             inner: 2048,
+            weights: WeightFormat::E4M3,
         };
-        let of = |kinds: &[OpKind]| super::dense(kinds, &config, &shape);
+        let precision = Precision::BF16.with(WeightFormat::E4M3);
+        let of = |kinds: &[OpKind]| super::dense(kinds, &config, &shape, precision);
         assert_eq!(of(counted), Some(dense));
+        let head = of(&[OpKind::LmHead]).unwrap();
+        assert_eq!(head.weights, WeightFormat::BF16);
         assert_eq!(of(&[OpKind::ExpertDown]), None, "one of many matrices");
         assert_eq!(of(&[OpKind::QkvProj, OpKind::LmHead]), None, "two of them");
     }

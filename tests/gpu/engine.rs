@@ -104,22 +104,12 @@ pub fn device(gpu: &OpenGpu, dtype: DType, launch: LaunchWay) -> GpuDevice {
 
 /// An engine that waits for its launch.
 pub fn engine(gpu: &OpenGpu, model: &Arc<Model>, setup: Setup, sink: &SharedSink) -> SingleEngine {
-    engine_of(gpu, model, setup, sink, &OPTIONS)
-}
-
-pub fn engine_of(
-    gpu: &OpenGpu,
-    model: &Arc<Model>,
-    setup: Setup,
-    sink: &SharedSink,
-    options: &EngineOptions,
-) -> SingleEngine {
     let plan = plan(model, setup.stages);
     let device = device(gpu, setup.dtype, setup.launch);
     let spec = EngineSpec {
         model,
         plan: &plan,
-        options,
+        options: &OPTIONS,
         sink,
     };
     let mut engine = SingleEngine::on(&device, &spec).unwrap();

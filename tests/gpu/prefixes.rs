@@ -3,13 +3,15 @@
 use crate::common::engine::PATIENCE;
 use crate::common::golden;
 use crate::common::random::Random;
-use crate::engine::{Collector, OPTIONS, Outcome, Setup, WAYS, engine_of, greedy, score};
+use crate::engine::{Collector, OPTIONS, Outcome, Setup, WAYS, device, greedy, plan, score};
 use std::sync::{Arc, Mutex};
 use tailgraph::backend::cuda::driver::gpu::OpenGpu;
+use tailgraph::backend::device::EngineSpec;
 use tailgraph::backend::{LaunchWay, SharedSink};
-use tailgraph::model::{DType, Model};
+use tailgraph::model::{DType, Model, ModelSource};
+use tailgraph::plan::{BucketSizes, Plan};
 use tailgraph::runtime::request::{Border, Event};
-use tailgraph::runtime::{EndReason, Engine, EngineOptions, Logits, Request};
+use tailgraph::runtime::{EndReason, Engine, EngineOptions, Logits, Request, SingleEngine};
 
 /// Lengths of three prefixes, of which each goes on from the one before: none ends where a chunk or a tile does, the last where a page
 /// does.
@@ -54,11 +56,22 @@ fn requests(vocab_size: u32, logits: bool) -> Vec<Request> {
     requests
 }
 
+/// Layers of the full size, few of them.
+fn full_layers() -> Arc<Model> {
+    let sizes = concat!(
+        "random:",
+        env!("CARGO_MANIFEST_DIR"),
+        "/tests/gpu/lfm2-8b-a1b-6-layers.json"
+    );
+    Arc::new(Model::load(&ModelSource::parse(sizes).unwrap()).unwrap())
+}
+
 /// What came of the requests, and how many tokens of their prompts they had from others.
 fn run(
     gpu: &OpenGpu,
     model: &Arc<Model>,
-    (setup, prefixes): (Setup, u32),
+    setup: Setup,
+    (plan, options): (&Plan, &EngineOptions),
     requests: &[Request],
 ) -> (Vec<Outcome>, u32) {
     let collector = Arc::new(Collector {
@@ -73,11 +86,15 @@ fn run(
     } else {
         None
     };
-    let options = EngineOptions {
-        prefixes,
-        ..OPTIONS
+    let spec = EngineSpec {
+        model,
+        plan,
+        options,
+        sink: &sink,
     };
-    let mut engine = engine_of(gpu, model, setup, &sink, &options);
+    let device = device(gpu, setup.dtype, setup.launch);
+    let mut engine = SingleEngine::on(&device, &spec).unwrap();
+    engine.watch(PATIENCE);
     for request in requests {
         assert!(engine.try_submit(request).unwrap().is_some());
     }
@@ -112,46 +129,65 @@ fn run(
     (outcomes, cached)
 }
 
-fn close(a: f32, b: f32) -> bool {
-    (a - b).abs() <= 1e-5 * b.abs().max(1.0)
+/// What is compared: a model's answers with and without sharing.
+struct Comparison<'a> {
+    name: &'a str,
+    model: &'a Arc<Model>,
+    ways: &'a [LaunchWay],
+    stages: &'a [usize],
+    logits: bool,
+    /// Of logits and logprobs, in f32.
+    tolerance: f32,
 }
 
-fn check(gpu: &OpenGpu, variant: &str, ways: &[LaunchWay], stages: &[usize], logits: bool) {
-    let model = golden::load(variant).model;
-    let mut requests = requests(model.config.vocab_size as u32, logits);
-    if !logits {
-        requests.truncate(6);
-        for request in &mut requests {
-            request.max_new_tokens = 2;
-        }
+impl Comparison<'_> {
+    fn close(&self, a: f32, b: f32) -> bool {
+        (a - b).abs() <= self.tolerance * b.abs().max(1.0)
     }
-    let setup = |launch, stages| Setup {
-        dtype: DType::F32,
-        launch,
-        stages,
-    };
-    let (expected, cached) = run(gpu, &model, (setup(ways[0], 1), 0), &requests);
-    assert_eq!(cached, 0);
-    // Places for all prefixes, and for fewer than there are.
-    for (launch, stages, prefixes) in ways.iter().flat_map(|&launch| {
-        let stages = stages
-            .iter()
-            .flat_map(move |&stages| [(launch, stages, 8), (launch, stages, 2)]);
-        stages.collect::<Vec<_>>()
-    }) {
-        let what = format!("golden {variant} {launch:?}, {stages} stages, {prefixes} prefixes");
-        let (found, cached) = run(gpu, &model, (setup(launch, stages), prefixes), &requests);
-        assert!(cached >= 74, "{what}: {cached} tokens from others");
-        for (request, (found, expected)) in found.iter().zip(&expected).enumerate() {
-            let what = format!("{what}, request {request}");
-            assert_eq!(found.tokens, expected.tokens, "{what}");
-            assert_eq!(found.first_position, expected.first_position, "{what}");
-            assert_eq!(found.logits.len(), expected.logits.len(), "{what}");
-            let mut logits = found.logits.iter().zip(&expected.logits);
-            assert!(logits.all(|(&a, &b)| close(a, b)), "{what}: logits");
-            let mut logprobs = found.logprobs.iter().zip(&expected.logprobs);
-            let all = logprobs.all(|(a, b)| close(a.logprob, b.logprob));
-            assert!(all, "{what}: logprobs");
+
+    fn check(&self, gpu: &OpenGpu) {
+        let mut requests = requests(self.model.config.vocab_size as u32, self.logits);
+        if !self.logits {
+            requests.truncate(6);
+            for request in &mut requests {
+                request.max_new_tokens = 2;
+            }
+        }
+        let run = |launch, stages, prefixes| {
+            let setup = Setup {
+                dtype: DType::F32,
+                launch,
+                stages,
+            };
+            let options = EngineOptions {
+                prefixes,
+                ..OPTIONS
+            };
+            let plan = plan(self.model, stages);
+            run(gpu, self.model, setup, (&plan, &options), &requests)
+        };
+        let (expected, cached) = run(self.ways[0], 1, 0);
+        assert_eq!(cached, 0);
+        // Places for all prefixes, and for fewer than there are.
+        for (launch, stages, prefixes) in self.ways.iter().flat_map(|&launch| {
+            let stages = self.stages.iter();
+            stages.flat_map(move |&stages| [(launch, stages, 8), (launch, stages, 2)])
+        }) {
+            let name = self.name;
+            let what = format!("{name} {launch:?}, {stages} stages, {prefixes} prefixes");
+            let (found, cached) = run(launch, stages, prefixes);
+            assert!(cached >= 74, "{what}: {cached} tokens from others");
+            for (request, (found, expected)) in found.iter().zip(&expected).enumerate() {
+                let what = format!("{what}, request {request}");
+                assert_eq!(found.tokens, expected.tokens, "{what}");
+                assert_eq!(found.first_position, expected.first_position, "{what}");
+                assert_eq!(found.logits.len(), expected.logits.len(), "{what}");
+                let mut logits = found.logits.iter().zip(&expected.logits);
+                assert!(logits.all(|(&a, &b)| self.close(a, b)), "{what}: logits");
+                let mut logprobs = found.logprobs.iter().zip(&expected.logprobs);
+                let all = logprobs.all(|(a, b)| self.close(a.logprob, b.logprob));
+                assert!(all, "{what}: logprobs");
+            }
         }
     }
 }
@@ -161,14 +197,106 @@ fn check(gpu: &OpenGpu, variant: &str, ways: &[LaunchWay], stages: &[usize], log
 fn shared_prefixes_change_no_answer() {
     let gpu = OpenGpu::new(0).unwrap();
     for variant in ["a", "b"] {
-        check(&gpu, variant, &WAYS, &[1, 2], true);
+        Comparison {
+            name: variant,
+            model: &golden::load(variant).model,
+            ways: &WAYS,
+            stages: &[1, 2],
+            logits: true,
+            tolerance: 1e-5,
+        }
+        .check(&gpu);
     }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn shared_prefixes_change_no_answer_at_full_shapes() {
+    Comparison {
+        name: "six full layers",
+        model: &full_layers(),
+        ways: &[LaunchWay::DeviceGraph],
+        stages: &[1],
+        logits: true,
+        tolerance: 1e-4,
+    }
+    .check(&OpenGpu::new(0).unwrap());
 }
 
 /// Few of them, by the kernels that the host runs, too: without logits on their way to it.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn ragged_shared_prefixes_change_no_answer() {
+    Comparison {
+        name: "a",
+        model: &golden::load("a").model,
+        ways: &[LaunchWay::HostKernels],
+        stages: &[1],
+        logits: false,
+        tolerance: 1e-5,
+    }
+    .check(&OpenGpu::new(0).unwrap());
+}
+
+/// The first of 256 requests, whose prefix none, one or all of the others share: each of its steps is in the same bucket then.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn a_row_has_the_same_bits_beside_any_number_of_sharers() {
+    const SHARED: usize = 23;
+    const PROMPT: usize = 32;
+    const ROWS: usize = 256;
     let gpu = OpenGpu::new(0).unwrap();
-    check(&gpu, "a", &[LaunchWay::HostKernels], &[1], false);
+    let model = full_layers();
+    let sizes = BucketSizes {
+        decode: vec![ROWS as u32],
+        mixed: vec![(ROWS * PROMPT) as u32],
+        score: vec![(ROWS * PROMPT) as u32],
+    };
+    let plan = Plan::new(Arc::new(model.config.clone()), sizes, 1, None).unwrap();
+    let options = EngineOptions {
+        max_seqs: ROWS as u32,
+        max_context: 64,
+        pages: 4 * ROWS as u32,
+        step_tokens: (ROWS * PROMPT) as u32,
+        chunk_tokens: (ROWS * PROMPT) as u32,
+        prefixes: 8,
+        ..OPTIONS
+    };
+    for dtype in [DType::BF16, DType::F32] {
+        let first_beside = |sharers: usize| {
+            let mut random = Random(7);
+            let mut request = |row: usize, common: &[u32]| {
+                let own = (0..PROMPT).map(|_| random.below(model.config.vocab_size as u32));
+                let mut prompt: Vec<u32> = own.collect();
+                prompt[..common.len()].copy_from_slice(common);
+                let mut request = greedy(&prompt, 20);
+                request.sampling.logprobs = Some(3);
+                if row == 0 || !common.is_empty() {
+                    request.borders = vec![Border {
+                        prefix: 1,
+                        tokens: SHARED as u32,
+                    }];
+                }
+                request
+            };
+            let mut requests = vec![request(0, &[])];
+            let common = requests[0].prompt[..SHARED].to_vec();
+            for row in 1..ROWS {
+                requests.push(request(row, if row <= sharers { &common } else { &[] }));
+            }
+            let setup = Setup {
+                dtype,
+                launch: LaunchWay::DeviceGraph,
+                stages: 1,
+            };
+            let (mut outcomes, cached) = run(&gpu, &model, setup, (&plan, &options), &requests);
+            assert_eq!(cached as usize, SHARED * sharers);
+            outcomes.swap_remove(0)
+        };
+        let alone = first_beside(0);
+        assert_eq!(alone.tokens.len(), 20);
+        for sharers in [1, ROWS - 1] {
+            assert_eq!(first_beside(sharers), alone, "{dtype:?}, {sharers} sharers");
+        }
+    }
 }
