@@ -8,7 +8,6 @@
 /* Sizes that these kernels and their launchers both go by. */
 #define TG_CONV_THREADS 128u         /* of a block, with four channels each */
 #define TG_CONV_ROWS 4u              /* of a thread of tg_conv_rows_* */
-#define TG_CONV_BLOCKS 3u            /* of tg_conv_rows_*, on a multiprocessor: as many as f32 has registers for */
 #define TG_CONV_TAPS 3u              /* that these are made for, and other kernels with one number of taps */
 
 /* tg_conv_decode_*, tg_conv_*, and tg_conv_rows_*, which is of one length and looks at none. */

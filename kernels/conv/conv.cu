@@ -9,17 +9,15 @@
  *
  * tg_conv_decode_*: a decode row is the only one of its slot in the step, so the thread that read the old columns writes the new. Most
  * decode steps have this in their in-projection's kernel (swap_ab/conv.cuh, persistent/conv.cuh).
- * tg_conv_rows_*: steps with prompts and three taps, which all published models have. A thread has CONV_ROWS consecutive rows at a time and
- * loads all that they need at once; each row's u is made once for the three rows that it is part of. Blocks stay, and look up a turn's rows
- * in the step's tables while the turn before is under way. Only a chunk's first two rows read the state.
+ * tg_conv_rows_*: steps with prompts and three taps, which all published models have. A thread has CONV_ROWS consecutive rows and loads all
+ * that they need at once; each row's u is made once for the three rows that it is part of. Only a chunk's first two rows read the state.
  * The thread that has the first does both, even where the second is the next thread's, and then moves the state: nobody else reads it.
  * tg_conv_*: the same of any number of taps, a row a thread.
  *
- * Bound: memory, about 4H sizeof(x) bytes a row: 30 us of 8,192 rows on an H200, by hand. tg_conv_rows_* took 48 there with a block for each
- * CONV_ROWS rows, whose threads waited for the tables in turn (profiles/log/prompts.md).
+ * Bound: memory, about 4H sizeof(x) bytes a row: 29 us of 8,000 rows on an H200, by hand (profiles/log/prompts.md).
  *
- * Launch: grid = (rows of the bucket, H / (4 CONV_THREADS) rounded up); of tg_conv_rows_* along the rows as many blocks as the GPU has room
- * for, at most one for CONV_ROWS rows. Rows past the step's leave x and the state alone.
+ * Launch: grid = (rows of the bucket, H / (4 CONV_THREADS) rounded up); of tg_conv_rows_* a CONV_ROWS-th of the rows, rounded up. Rows
+ * past the step's leave x and the state alone.
  */
 #include "common/base.cuh"
 #include "common/launch.cuh"
@@ -106,34 +104,7 @@ __device__ inline void short_conv(const tg_conv_args &a) {
   if (!DECODE && first == 0) move_state(columns, bcx, sequence, c, hidden, length);
 }
 
-/* Four elements, loaded where this stands: ptxas moves other loads to the branch behind which their values are used. */
-template <typename T>
-__device__ inline Raw4<T> load4_here(const T *p) {
-  Raw4<T> raw;
-#pragma unroll
-  for (int i = 0; i < int(sizeof(raw) / sizeof(uint64_t)); i++)
-    reinterpret_cast<uint64_t *>(&raw)[i] = reinterpret_cast<const volatile uint64_t *>(p)[i];
-  return raw;
-}
-
-/* CONV_ROWS rows as the step's tables have them. */
-struct ConvRows {
-  tg_row row[CONV_ROWS];
-  uint32_t in_chunk[CONV_ROWS];
-
-  /* Rows past the last repeat it. The step's tables were there before it began, so this needs no wait for other kernels. */
-  __device__ inline ConvRows(const tg_row *rows, const tg_sequence *sequences, uint32_t first, uint32_t last) {
-#pragma unroll
-    for (int i = 0; i < CONV_ROWS; i++) {
-      const tg_row *at = rows + min(first + i, last);
-      row[i].slot = __ldcg(&at->slot), row[i].position = __ldcg(&at->position), row[i].sequence = __ldcg(&at->sequence);
-    }
-#pragma unroll
-    for (int i = 0; i < CONV_ROWS; i++) in_chunk[i] = min(first + i, last) - __ldcg(&sequences[row[i].sequence].first_row);
-  }
-};
-
-/* short_conv() with CONV_TAPS taps, with the same bits, CONV_ROWS rows at a time, and the state of the sequences that begin among them. */
+/* short_conv() for CONV_ROWS rows with CONV_TAPS taps, with the same bits, and the state of the sequences that begin among them. */
 template <typename T>
 __device__ inline void short_conv_rows(const tg_conv_args &a) {
   T *x = static_cast<T *>(a.x);
@@ -142,8 +113,7 @@ __device__ inline void short_conv_rows(const tg_conv_args &a) {
   const tg_state *state = a.state;
   const tg_step *step = a.step;
   const uint32_t hidden = a.hidden;
-  const uint32_t c = 4 * (blockIdx.y * CONV_THREADS + threadIdx.x);
-  uint32_t first = blockIdx.x * CONV_ROWS;
+  const uint32_t first = blockIdx.x * CONV_ROWS, c = 4 * (blockIdx.y * CONV_THREADS + threadIdx.x);
   const float4 zeros = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
   const bool there = c < hidden;
   let_next_kernel_start();
@@ -154,60 +124,70 @@ __device__ inline void short_conv_rows(const tg_conv_args &a) {
     w[4 * i] = four.x, w[4 * i + 1] = four.y, w[4 * i + 2] = four.z, w[4 * i + 3] = four.w;
   }
   const float4 added = bias && there ? load4(bias + c) : zeros;
+  /* The step's tables were there before it began. */
+  const uint32_t rows = __ldcg(&step->rows), last = max(rows, 1u) - 1;
+  const tg_row *row_table = table<tg_row>(state, __ldcg(&step->row_table));
+  /* A row's place in its chunk follows from its neighbours' sequences. The table that has a chunk's first row would be one more load to wait for. */
+  uint32_t sequence[CONV_ROWS + CONV_TAPS - 1];
+#pragma unroll
+  for (int i = 0; i < CONV_ROWS + CONV_TAPS - 1; i++) {
+    const uint32_t ahead = first + i;  /* as below */
+    sequence[i] = ahead < CONV_TAPS - 1 ? TG_NONE : __ldcg(&row_table[min(ahead - (CONV_TAPS - 1), last)].sequence);
+  }
+  wait_for_earlier_kernels();
+  if (first >= rows || !there) return;
+
+  /* Rows past the step's repeat its last, those before row 0 row 0: neither is looked at. */
+  float4 u[CONV_ROWS + CONV_TAPS - 1], gate[CONV_ROWS];
+#pragma unroll
+  for (int i = 0; i < CONV_ROWS + CONV_TAPS - 1; i++) {
+    const uint32_t ahead = first + i;  /* CONV_TAPS - 1 rows past the one */
+    u[i] = column(bcx, ahead < CONV_TAPS - 1 ? 0 : min(ahead - (CONV_TAPS - 1), last), c, hidden);
+  }
+#pragma unroll
+  for (int i = 0; i < CONV_ROWS; i++) gate[i] = load4(bcx + (size_t)min(first + i, last) * 3 * hidden + hidden + c);
+  uint32_t in_chunk[CONV_ROWS];  /* rows of its chunk before it, CONV_TAPS - 1 at most */
+#pragma unroll
+  for (int i = 0; i < CONV_ROWS; i++) {
+    in_chunk[i] = 0;
+#pragma unroll
+    for (int back = 1; back < CONV_TAPS; back++)
+      if (in_chunk[i] == back - 1 && sequence[i + CONV_TAPS - 1 - back] == sequence[i + CONV_TAPS - 1]) in_chunk[i] = back;
+  }
   auto columns_of = [&](const tg_row &of) { return static_cast<T *>(a.columns) + (size_t)of.slot * (CONV_TAPS - 1) * hidden + c; };
   /* Row r, of which `before` has the u of its rows: oldest first. */
-  auto convolve = [&](uint32_t r, const tg_row &of, uint32_t in_chunk, const float4 *before, float4 by) {
-    const T *columns = columns_of(of);
+  auto convolve = [&](uint32_t r, uint32_t in_chunk, const float4 *before, float4 by, bool stores) {
     float4 sum = zeros;
 #pragma unroll
     for (int j = 0; j < CONV_TAPS; j++) {
       const uint32_t back = CONV_TAPS - 1 - j;  /* rows before this one */
-      float4 v = zeros;
-      if (back <= in_chunk) v = before[j];
-      else if (back <= of.position) v = load4(columns + (size_t)(in_chunk + j) * hidden);
+      float4 v = before[j];
+      if (back > in_chunk) {
+        const tg_row row = row_table[r];
+        v = back <= row.position ? load4(columns_of(row) + (size_t)(in_chunk + j) * hidden) : zeros;
+      }
       add_tap(sum, w + j, CONV_TAPS, v);
     }
     if (bias) sum = make_float4(sum.x + added.x, sum.y + added.y, sum.z + added.z, sum.w + added.w);
-    store4(x + (size_t)r * hidden + c, make_float4(by.x * sum.x, by.y * sum.y, by.z * sum.z, by.w * sum.w));
+    if (stores) store4(x + (size_t)r * hidden + c, make_float4(by.x * sum.x, by.y * sum.y, by.z * sum.z, by.w * sum.w));
   };
-  const uint32_t rows = __ldcg(&step->rows), last = max(rows, 1u) - 1;
-  const tg_row *row_table = table<tg_row>(state, __ldcg(&step->row_table));
-  const tg_sequence *sequences = table<tg_sequence>(state, __ldcg(&step->sequence_table));
-  ConvRows next(row_table, sequences, first, last);
-  wait_for_earlier_kernels();
-  if (!there) return;
-  for (; first < rows; first += gridDim.x * CONV_ROWS) {
-    const ConvRows now = next;
-    /* Rows past the step's repeat its last, those before row 0 row 0: neither is looked at. */
-    float4 u[CONV_ROWS + CONV_TAPS - 1];
-    Raw4<T> gate[CONV_ROWS];
 #pragma unroll
-    for (int i = 0; i < CONV_ROWS; i++) gate[i] = load4_here(bcx + (size_t)min(first + i, last) * 3 * hidden + hidden + c);
+  for (int i = 0; i < CONV_ROWS; i++) {
+    if (first + i >= rows) break;
+    convolve(first + i, in_chunk[i], u + i, gate[i], i > 0 || in_chunk[i] != 1);  /* else who has the row before does it */
+  }
 #pragma unroll
-    for (int i = 0; i < CONV_ROWS + CONV_TAPS - 1; i++) {
-      const uint32_t ahead = first + i;  /* CONV_TAPS - 1 rows past the one */
-      u[i] = column(bcx, ahead < CONV_TAPS - 1 ? 0 : min(ahead - (CONV_TAPS - 1), last), c, hidden);
+  for (int i = 0; i < CONV_ROWS; i++) {
+    if (first + i >= rows) break;
+    if (in_chunk[i] > 0) continue;
+    const tg_row row = row_table[first + i];
+    const tg_sequence chunk = table<tg_sequence>(state, step->sequence_table)[row.sequence];
+    if (i + 1 == CONV_ROWS && chunk.rows > 1) {
+      const uint32_t next = first + CONV_ROWS;
+      const float4 before[CONV_TAPS] = {zeros, u[i + CONV_TAPS - 1], column(bcx, next, c, hidden)};
+      convolve(next, 1, before, load4(bcx + (size_t)next * 3 * hidden + hidden + c), true);
     }
-    asm volatile("" ::: "memory");  /* the loads above go first, since a look-up waits for itself */
-    next = ConvRows(row_table, sequences, first + gridDim.x * CONV_ROWS, last);
-#pragma unroll
-    for (int i = 0; i < CONV_ROWS; i++) {
-      if (first + i >= rows) break;
-      if (i == 0 && now.in_chunk[i] == 1) continue;  /* done by who has the row before */
-      convolve(first + i, now.row[i], now.in_chunk[i], u + i, load4(gate[i]));
-    }
-#pragma unroll
-    for (int i = 0; i < CONV_ROWS; i++) {
-      if (first + i >= rows) break;
-      if (now.in_chunk[i] > 0) continue;
-      const tg_sequence sequence = sequences[now.row[i].sequence];
-      if (i + 1 == CONV_ROWS && sequence.rows > 1) {
-        const uint32_t second = first + CONV_ROWS;
-        const float4 before[CONV_TAPS] = {zeros, u[i + CONV_TAPS - 1], column(bcx, second, c, hidden)};
-        convolve(second, row_table[second], 1, before, load4(bcx + (size_t)second * 3 * hidden + hidden + c));
-      }
-      move_state(columns_of(now.row[i]), bcx, sequence, c, hidden, CONV_TAPS);
-    }
+    move_state(columns_of(row), bcx, chunk, c, hidden, CONV_TAPS);
   }
 }
 

@@ -105,7 +105,6 @@ pub const TG_GMMA_ATOM_BYTES: u32 = 1024;
 pub const TG_GMMA_THREADS: u32 = 128;
 pub const TG_CONV_THREADS: u32 = 128;
 pub const TG_CONV_ROWS: u32 = 4;
-pub const TG_CONV_BLOCKS: u32 = 3;
 pub const TG_CONV_TAPS: u32 = 3;
 pub const TG_GROUPED_OUTPUTS: u32 = 128;
 pub const TG_GROUPED_GROUP_ROWS: u32 = 16;

@@ -59,15 +59,13 @@ impl Lowering<'_> {
     /// x = C * conv(B * X); the state moves on by the step's rows. Shapes as [`ShortConv`] says.
     pub fn short_conv(&mut self, conv: &ShortConv) {
         let (hidden, taps) = (self.hidden(), self.config.conv_l_cache as u32);
-        let (kernels, mut grid) = (self.kernels, grid(self.bucket.rows, hidden));
-        let kernel = if self.bucket.kind == StepKind::Decode {
-            &kernels.conv_decode
+        let (kernels, rows) = (self.kernels, self.bucket.rows);
+        let (kernel, rows) = if self.bucket.kind == StepKind::Decode {
+            (&kernels.conv_decode, rows)
         } else if taps == abi::TG_CONV_TAPS {
-            let room = (kernels.multiprocessors * abi::TG_CONV_BLOCKS).div_ceil(grid.1);
-            grid.0 = grid.0.div_ceil(abi::TG_CONV_ROWS).min(room);
-            &kernels.conv_rows
+            (&kernels.conv_rows, rows.div_ceil(abi::TG_CONV_ROWS))
         } else {
-            &kernels.conv
+            (&kernels.conv, rows)
         };
         let args = abi::tg_conv_args {
             x: conv.x,
@@ -80,7 +78,7 @@ impl Lowering<'_> {
             hidden,
             length: taps,
         };
-        self.call_plain(kernel, grid, THREADS, arguments![&args]);
+        self.call_plain(kernel, grid(rows, hidden), THREADS, arguments![&args]);
     }
 }
 

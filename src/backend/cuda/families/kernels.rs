@@ -51,7 +51,6 @@ pub struct Kernels {
     pub precision: Precision,
     /// What says which of them serve which bucket.
     pub(super) file: Served,
-    pub(super) multiprocessors: u32,
     pub embed: Kernel,
     pub rmsnorm: Kernel,
     pub rmsnorm_sampled: Kernel,
@@ -116,7 +115,6 @@ impl Kernels {
         Ok(Self {
             precision,
             file: choice.for_gpu(library.gpu.capability, library.gpu.class)?,
-            multiprocessors: library.gpu.class.multiprocessors,
             embed: kernel(&format!("tg_embed_{}", head.name()))?,
             rmsnorm: kernel(&format!("tg_rmsnorm_{x}"))?,
             rmsnorm_sampled: kernel(&format!("tg_rmsnorm_sampled_{x}"))?,
