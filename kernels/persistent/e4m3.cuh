@@ -17,7 +17,7 @@ template <class Tile>
 __device__ inline void persistent_multiply_e4m3(typename Tile::Acc &acc, PersistentPipeline<Tile> &pipe, uint32_t group, uint32_t steps,
                                                 uint32_t rows) {
   constexpr uint32_t OPERAND_BYTES = GMMA_M * Tile::W_ROW_BYTES, WARP_BYTES = PERSISTENT_WARP_ROWS * Tile::W_ROW_BYTES;
-  const uint32_t full = kept(shared_address(pipe.full)), x = gmma_operand(shared_address(pipe.stages));
+  const uint32_t full = kept(shared_address(pipe.full)), x = kept(gmma_operand(shared_address(pipe.stages)));
   const uint32_t w = Tile::X_BYTES + group * Tile::OPERANDS * OPERAND_BYTES + of_warp(threadIdx.x % GMMA_GROUP / WARP) * WARP_BYTES;
   const bool first_lane = threadIdx.x % GMMA_GROUP == 0;
   auto issue = [&](auto n, float *sums, const uint32_t (&a)[4][4], uint32_t stage, uint32_t part, bool add) {
