@@ -123,6 +123,7 @@ template <uint32_t REGISTERS>
 void give_registers() {}
 template <uint32_t REGISTERS>
 void take_registers() {}
+inline void __nanosleep(uint32_t) { simt::pause(); }
 inline float power_of_two(float v) { return exp2f(v); }
 
 inline void tensor_copy(void *to, const TensorMap *map, uint32_t column, uint32_t row, uint64_t *barrier, uint64_t) {
