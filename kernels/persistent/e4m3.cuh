@@ -1,7 +1,7 @@
 /* e4m3.cuh: tiles of weights in 8 bits (common/e4m3.cuh): weight rows are the M operand of wgmma, in registers (wgmma/fragments.cuh), and the
  * tile's 128 batch rows its N; of an expert's tile of up to 64 or 96 rows these alone. A warpgroup has 64 or 128 weight rows, and makes a k-block's
  * fragments of 64 while the products of those before are under way (wgmma/mainloop.cuh). Sums come transposed: a thread has two weight rows of pairs
- * of batch rows. They become rows of y in shared memory.
+ * of batch rows. They become rows of y in shared memory, which threads store.
  *
  * By hand, cycles of a k-block of 256 weight rows: tensor cores 1,024; shared memory 896 (each warpgroup reads all batch rows twice, 512; weights,
  * 128; copies write 256), where weights of 16 bits take 1,024. Of 64 rows tensor cores take 512, and the memory 836.
@@ -43,12 +43,12 @@ __device__ inline void persistent_multiply_e4m3(typename Tile::Acc &acc, Persist
             gmma_commit();
           };
           /* Branches in one loop: of two loops the fragments' registers would not be the same. */
-          if (rows <= Half::value) {
-            multiply(Half{});
-          } else if (rows <= Most::value) {
+          if (rows > Most::value) {
+            multiply(All{});
+          } else if (rows > Half::value) {
             multiply(Most{});
           } else {
-            multiply(All{});
+            multiply(Half{});
           }
         },
         /* One thread releases for all: a warp's words were read before its products, and those of the warpgroup end together. */
