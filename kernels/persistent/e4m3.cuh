@@ -31,6 +31,8 @@ __device__ inline void persistent_multiply_e4m3(typename Tile::Acc &acc, Persist
   using All = std::integral_constant<uint32_t, TG_PERSISTENT_ROWS>;
   if constexpr (Tile::PARTS == 1) {
     const uint32_t own = kept(w + E4m3Words::own_bytes());
+    PersistentPipeline<Tile> released = pipe;
+    released.empty = kept(pipe.empty);  /* where it lies would be computed for each k-block */
     mainloop_fragments<Tile::OPERANDS>(
         pipe, full, steps,
         [&](uint32_t stage, uint32_t operand) {
@@ -53,7 +55,7 @@ __device__ inline void persistent_multiply_e4m3(typename Tile::Acc &acc, Persist
         },
         /* One thread releases for all: a warp's words were read before its products, and those of the warpgroup end together. */
         [&](uint32_t stage, uint32_t) {
-          if (first_lane) pipe.release(stage);
+          if (first_lane) released.release(stage);
         });
     gmma_settle(acc);
   } else {
