@@ -28,6 +28,11 @@ __device__ inline void bulk_add(float *to, const void *from, uint32_t bytes) {
                "r"(bytes)
                : "memory");
 }
+/* A thread's own addition of four f32 to global memory, which nothing waits for. */
+__device__ inline void add4(void *to, uint4 v) {
+  asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(__uint_as_float(v.x)), "f"(__uint_as_float(v.y)),
+               "f"(__uint_as_float(v.z)), "f"(__uint_as_float(v.w)) : "memory");
+}
 __device__ inline void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 __device__ inline void bulk_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 __device__ inline void bulk_done() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }

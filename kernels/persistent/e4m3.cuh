@@ -1,7 +1,7 @@
 /* e4m3.cuh: tiles of weights in 8 bits (common/e4m3.cuh): weight rows are the M operand of wgmma, in registers (wgmma/fragments.cuh), and the
  * tile's 128 batch rows its N; of an expert's tile of up to 64 or 96 rows these alone. A warpgroup has 64 or 128 weight rows, and makes a k-block's
  * fragments of 64 while the products of those before are under way (wgmma/mainloop.cuh). Sums come transposed: a thread has two weight rows of pairs
- * of batch rows. They become rows of y in shared memory.
+ * of batch rows. They become rows of y in shared memory, which threads store.
  *
  * By hand, cycles of a k-block of 256 weight rows: tensor cores 1,024; shared memory 896 (each warpgroup reads all batch rows twice, 512; weights,
  * 128; copies write 256), where weights of 16 bits take 1,024. Of 64 rows tensor cores take 512, and the memory 836.
@@ -17,7 +17,7 @@ template <class Tile>
 __device__ inline void persistent_multiply_e4m3(typename Tile::Acc &acc, PersistentPipeline<Tile> &pipe, uint32_t group, uint32_t steps,
                                                 uint32_t rows) {
   constexpr uint32_t OPERAND_BYTES = GMMA_M * Tile::W_ROW_BYTES, WARP_BYTES = PERSISTENT_WARP_ROWS * Tile::W_ROW_BYTES;
-  const uint32_t full = kept(shared_address(pipe.full)), x = gmma_operand(shared_address(pipe.stages));
+  const uint32_t full = kept(shared_address(pipe.full)), x = kept(gmma_operand(shared_address(pipe.stages)));
   const uint32_t w = Tile::X_BYTES + group * Tile::OPERANDS * OPERAND_BYTES + of_warp(threadIdx.x % GMMA_GROUP / WARP) * WARP_BYTES;
   const bool first_lane = threadIdx.x % GMMA_GROUP == 0;
   auto issue = [&](auto n, float *sums, const uint32_t (&a)[4][4], uint32_t stage, uint32_t part, bool add) {
@@ -31,6 +31,8 @@ __device__ inline void persistent_multiply_e4m3(typename Tile::Acc &acc, Persist
   using All = std::integral_constant<uint32_t, TG_PERSISTENT_ROWS>;
   if constexpr (Tile::PARTS == 1) {
     const uint32_t own = kept(w + E4m3Words::own_bytes());
+    PersistentPipeline<Tile> released = pipe;
+    released.empty = kept(pipe.empty);  /* where it lies would be computed for each k-block */
     mainloop_fragments<Tile::OPERANDS>(
         pipe, full, steps,
         [&](uint32_t stage, uint32_t operand) {
@@ -43,17 +45,17 @@ __device__ inline void persistent_multiply_e4m3(typename Tile::Acc &acc, Persist
             gmma_commit();
           };
           /* Branches in one loop: of two loops the fragments' registers would not be the same. */
-          if (rows <= Half::value) {
-            multiply(Half{});
-          } else if (rows <= Most::value) {
+          if (rows > Most::value) {
+            multiply(All{});
+          } else if (rows > Half::value) {
             multiply(Most{});
           } else {
-            multiply(All{});
+            multiply(Half{});
           }
         },
         /* One thread releases for all: a warp's words were read before its products, and those of the warpgroup end together. */
         [&](uint32_t stage, uint32_t) {
-          if (first_lane) pipe.release(stage);
+          if (first_lane) released.release(stage);
         });
     gmma_settle(acc);
   } else {
@@ -87,6 +89,32 @@ __device__ inline void persistent_multiply_e4m3(typename Tile::Acc &acc, Persist
   }
 }
 
+/* A warpgroup: COLUMNS columns of up to ROWS rows, as persistent_leave(), 16 bytes a thread: so many short rows would take the copy engine, which
+ * has an instruction for each, as long as a third of a tile's products. */
+template <uint32_t ROWS, uint32_t COLUMNS, uint32_t PITCH, typename V>
+__device__ inline void persistent_leave_by_pieces(const char *out, V *y, uint32_t rows, uint32_t n, uint32_t n_total, bool adds) {
+  constexpr uint32_t ELEMENTS = 16 / sizeof(V), PIECES = COLUMNS / ELEMENTS, APART = GMMA_GROUP / PIECES;
+  const uint32_t columns = n < n_total ? min(COLUMNS, n_total - n) : 0;
+  if (n_total % ELEMENTS > 0) return persistent_leave_singly<PITCH, GMMA_GROUP>(out, y, rows, columns, n, n_total, adds);
+  const uint32_t first = threadIdx.x % GMMA_GROUP / PIECES, column = threadIdx.x % PIECES * ELEMENTS;
+  if (column >= columns) return;
+  const char *from = out + first * PITCH + column * sizeof(V);
+  V *to = y + (size_t)first * n_total + n + column;
+  uint4 piece[ROWS / APART];
+#pragma unroll
+  for (uint32_t i = 0; i < ROWS / APART; i++) piece[i] = *reinterpret_cast<const uint4 *>(from + i * APART * PITCH);
+  auto each = [&](auto leave) {
+#pragma unroll
+    for (uint32_t i = 0; i < ROWS / APART; i++)
+      if (first + i * APART < rows) leave(reinterpret_cast<uint4 *>(to + (size_t)(i * APART) * n_total), piece[i]);
+  };
+  if (sizeof(V) == 4 && adds) {
+    each([](uint4 *at, uint4 v) { add4(at, v); });
+  } else {
+    each([](uint4 *at, uint4 v) { __stcg(at, v); });
+  }
+}
+
 /* A warpgroup: its operands' columns of `rows` batch rows, of type V, to y[0 ..][n ..]: of every 16 weight rows HALVES (1 or 2) groups of 8
  * columns.
  * `pair(operand, i, half)` is this thread's of batch rows 8 i + 2 q and the one behind it, of its row g or g + 8. */
@@ -100,7 +128,6 @@ __device__ inline void persistent_store_transposed(char *out, V *y, uint32_t row
 #pragma unroll
   for (uint32_t first = 0; first < TG_PERSISTENT_ROWS; first += ROWS) {
     if (first >= rows) break;
-    bulk_read();
     threads_meet<GMMA_GROUP>(1 + group);
 #pragma unroll
     for (uint32_t operand = 0; operand < Tile::OPERANDS; operand++) {
@@ -129,9 +156,8 @@ __device__ inline void persistent_store_transposed(char *out, V *y, uint32_t row
         }
       }
     }
-    operands_written();
     threads_meet<GMMA_GROUP>(1 + group);
-    persistent_leave<COLUMNS, PITCH, GMMA_GROUP>(out, y + (size_t)first * n_total, rows_from(first, rows, ROWS), n, n_total, adds);
+    persistent_leave_by_pieces<ROWS, COLUMNS, PITCH>(out, y + (size_t)first * n_total, rows_from(first, rows, ROWS), n, n_total, adds);
   }
 }
 

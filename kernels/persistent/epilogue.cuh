@@ -6,18 +6,33 @@
 #include "persistent/tile.cuh"
 #include "wgmma/mainloop.cuh"
 
-/* This one of THREADS threads stores its share: COLUMNS columns of type V, of rows that lie PITCH bytes apart in `out`, to
- * y[0 ..][n ..]. What lies at or past `rows` or n_total stays here. */
-template <uint32_t COLUMNS, uint32_t PITCH, uint32_t THREADS, typename V>
+/* Rows of y that do not start on 16 bytes: this one of THREADS threads stores its share of persistent_leave(), an element at a time. */
+template <uint32_t PITCH, uint32_t THREADS, typename V>
+__device__ inline void persistent_leave_singly(const char *out, V *y, uint32_t rows, uint32_t columns, uint32_t n, uint32_t n_total, bool adds) {
+#pragma unroll 1
+  for (uint32_t i = threadIdx.x % THREADS; i < rows * columns; i += THREADS) {
+    const uint32_t r = i / columns, c = i % columns;
+    const V v = *reinterpret_cast<const V *>(out + r * PITCH + c * sizeof(V));
+    V *at = y + (size_t)r * n_total + n + c;
+    if constexpr (sizeof(V) == 4) {
+      *at = adds ? *at + v : v;
+    } else {
+      *at = v;
+    }
+  }
+}
+
+/* A lane a row: COLUMNS columns of type V, of rows that lie PITCH bytes apart in `out`, to y[0 ..][n ..]. What lies at or past `rows` or
+ * n_total stays here. */
+template <uint32_t COLUMNS, uint32_t PITCH, typename V>
 __device__ inline void persistent_leave(const char *out, V *y, uint32_t rows, uint32_t n, uint32_t n_total, bool adds) {
-  constexpr bool IS_F32 = sizeof(V) == 4;
-  const uint32_t thread = threadIdx.x % THREADS;
+  const uint32_t thread = threadIdx.x % WARP;
   const uint32_t columns = n < n_total ? min(COLUMNS, n_total - n) : 0;
   if (n_total % (16 / sizeof(V)) == 0) {
     if (thread < rows && columns > 0) {
       V *at = y + (size_t)thread * n_total + n;
       const char *from = out + thread * PITCH;
-      if (IS_F32 && adds) {
+      if (sizeof(V) == 4 && adds) {
         bulk_add(reinterpret_cast<float *>(at), from, columns * sizeof(V));
       } else {
         bulk_store(at, from, columns * sizeof(V));
@@ -26,18 +41,7 @@ __device__ inline void persistent_leave(const char *out, V *y, uint32_t rows, ui
     }
     return;
   }
-  /* Rows of y that do not start on 16 bytes. */
-#pragma unroll 1
-  for (uint32_t i = thread; i < rows * columns; i += THREADS) {
-    const uint32_t r = i / columns, c = i % columns;
-    const V v = *reinterpret_cast<const V *>(out + r * PITCH + c * sizeof(V));
-    V *at = y + (size_t)r * n_total + n + c;
-    if constexpr (IS_F32) {
-      *at = adds ? *at + v : v;
-    } else {
-      *at = v;
-    }
-  }
+  persistent_leave_singly<PITCH, WARP>(out, y, rows, columns, n, n_total, adds);
 }
 
 /* A warp: COLUMNS columns of its rows, of type V, to y[0 ..][n ..]. `pair(i, half)` is this thread's i-th pair of neighbours
@@ -64,7 +68,7 @@ __device__ inline void persistent_store(char *out, V *y, uint32_t rows, uint32_t
     }
   operands_written();
   __syncwarp();
-  persistent_leave<COLUMNS, PITCH, WARP>(out, y, rows, n, n_total, adds);
+  persistent_leave<COLUMNS, PITCH>(out, y, rows, n, n_total, adds);
 }
 
 /* The epilogue of a kernel: begin() and store(), by the warps that have a tile's sums, and skip(), by those whose group has no rows of it. Where it

@@ -25,15 +25,16 @@ struct E4m3Words {
 
   /* The fragments of instruction T of the k-block's four. */
   template <uint32_t T>
-  __device__ inline void fragments(uint32_t (&a)[4]) const {
+  __device__ inline void fragments(uint32_t (&a)[4], uint32_t sixteen = 16) const {
     const uint32_t g = T == 0 ? low.x : T == 1 ? low.y : T == 2 ? low.z : low.w;
     const uint32_t later = T == 0 ? high.x : T == 1 ? high.y : T == 2 ? high.z : high.w;
-    a[0] = bf16_of_e4m3<0>(g), a[1] = bf16_of_e4m3<0>(later), a[2] = bf16_of_e4m3<2>(g), a[3] = bf16_of_e4m3<2>(later);
+    a[0] = bf16_of_e4m3<0>(g, sixteen), a[1] = bf16_of_e4m3<0>(later, sixteen);
+    a[2] = bf16_of_e4m3<2>(g, sixteen), a[3] = bf16_of_e4m3<2>(later, sixteen);
   }
 
   /* Those of all four. */
-  __device__ inline void fragments(uint32_t (&a)[4][4]) const {
-    fragments<0>(a[0]), fragments<1>(a[1]), fragments<2>(a[2]), fragments<3>(a[3]);
+  __device__ inline void fragments(uint32_t (&a)[4][4], uint32_t sixteen = 16) const {
+    fragments<0>(a[0], sixteen), fragments<1>(a[1], sixteen), fragments<2>(a[2], sixteen), fragments<3>(a[3], sixteen);
   }
 
   /* Those of instructions 2 HALF and 2 HALF + 1. They are made here, not before an earlier wait. */

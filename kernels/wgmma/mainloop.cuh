@@ -47,34 +47,39 @@ __device__ inline void mainloop(Pipe &pipe, uint32_t full, uint32_t steps, Prepa
 }
 
 /* The same of weights in 8 bits, of which a warp has OPERANDS (1 or 2) times 16 rows: the fragments of one operand of a k-block are made while the
- * products of the one before are under way, and the words that they are made of are loaded, and the next k-block is waited for, meanwhile too.
- * words(stage, operand) loads them; issue(a, stage, operand, step) issues a gmma_fence(), the products and a gmma_commit(): if that stood behind
- * branches of issue(), the compiler would add a group without products, and gmma_wait<1>() would wait for those that have just been issued. */
+ * products of the one before are under way, and the next k-block is waited for, and its words loaded, meanwhile too. words(stage, operand) loads
+ * them; issue(a, stage, operand, step) issues a gmma_fence(), the products and a gmma_commit(): if that stood behind branches of issue(), the
+ * compiler would add a group without products, and gmma_wait<1>() would wait for those that have just been issued.
+ *
+ * What bounds it is one warp's chain of instructions, of which two warps share a quarter of an SM: so integer instructions go to two pipes, and
+ * the stage is of_warp(), which leaves operands' addresses to uniform registers. */
 template <uint32_t OPERANDS, class Pipe, class Words, class Issue, class Done>
 __device__ inline void mainloop_fragments(Pipe &pipe, uint32_t full, uint32_t steps, Words words, Issue issue, Done done) {
   constexpr uint32_t TURN = 2 / OPERANDS;  /* k-blocks */
   uint32_t a[2][4][4], before = 0, here = 0;
+  const uint32_t sixteen = kept(16 * gridDim.z);  /* no launch has a grid of three dimensions */
   auto barrier = [&] { return full + pipe.at * (uint32_t)sizeof(uint64_t); };
   barrier_wait(barrier(), pipe.parity);
-  E4m3Words held = words(pipe.at, 0);
+  E4m3Words held[OPERANDS];
+  auto load = [&] {
+#pragma unroll
+    for (uint32_t operand = 0; operand < OPERANDS; operand++) held[operand] = words(pipe.at, operand);
+  };
+  load();
   auto multiply = [&](uint32_t (&fragments)[4][4], uint32_t step, uint32_t operand) {
     const bool begins = operand == 0, ends = operand + 1 == OPERANDS, more = step + 1 < steps;
     bool is_there = false;
     if (begins) {
-      here = pipe.at, pipe.next();
+      here = of_warp(pipe.at), pipe.next();
       is_there = barrier_passed(barrier(), pipe.parity);
     }
-    held.fragments(fragments);
+    held[operand].fragments(fragments, sixteen);
 #pragma unroll
     for (uint32_t k = 0; k < 4; k++) gmma_settle(fragments[k]);
     issue(fragments, here, operand, step);
     /* The branch also keeps the compiler from making fragments between the instructions, which follow each other at once so. */
     if (begins && more) barrier_wait_unless(is_there, barrier(), pipe.parity);
-    if (!ends) {
-      held = words(here, operand + 1);
-    } else if (more) {
-      held = words(pipe.at, 0);
-    }
+    if (ends && more) load();
     gmma_wait<1>();  /* those before have ended: their fragments may be written over */
     if (begins && step > 0) done(before, step - 1);
     if (ends) before = here;

@@ -123,6 +123,7 @@ template <uint32_t REGISTERS>
 void give_registers() {}
 template <uint32_t REGISTERS>
 void take_registers() {}
+inline void __nanosleep(uint32_t) { simt::pause(); }
 inline float power_of_two(float v) { return exp2f(v); }
 
 inline void tensor_copy(void *to, const TensorMap *map, uint32_t column, uint32_t row, uint64_t *barrier, uint64_t) {
@@ -159,6 +160,11 @@ inline void bulk_copy(void *to, const void *from, uint32_t bytes, uint64_t *barr
 inline void bulk_copy(void *to, const void *from, uint32_t bytes, uint64_t *barrier, uint64_t) { simt::bulk_to_shared(to, from, bytes, barrier); }
 inline void bulk_store(void *to, const void *from, uint32_t bytes) { simt::bulk(to, from, bytes, false); }
 inline void bulk_add(float *to, const void *from, uint32_t bytes) { simt::bulk(to, from, bytes, true); }
+inline void add4(void *to, uint4 v) {
+  float *at = (float *)to, by[4];
+  memcpy(by, &v, sizeof by);
+  for (int i = 0; i < 4; i++) at[i] += by[i];
+}
 inline void bulk_commit() { simt::bulk_commit(); }
 inline void bulk_read() { simt::bulk_wait(false); }
 inline void bulk_done() { simt::bulk_wait(true); }
