@@ -23,11 +23,6 @@ __device__ inline void bulk_copy(void *to, const void *from, uint32_t bytes, uin
 __device__ inline void bulk_store(void *to, const void *from, uint32_t bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(shared_address(from)), "r"(bytes) : "memory");
 }
-__device__ inline void bulk_add(float *to, const void *from, uint32_t bytes) {
-  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(to), "r"(shared_address(from)),
-               "r"(bytes)
-               : "memory");
-}
 /* A thread's own addition of four f32 to global memory, which nothing waits for. */
 __device__ inline void add4(void *to, uint4 v) {
   asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(__uint_as_float(v.x)), "f"(__uint_as_float(v.y)),

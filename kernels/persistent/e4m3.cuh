@@ -89,32 +89,6 @@ __device__ inline void persistent_multiply_e4m3(typename Tile::Acc &acc, Persist
   }
 }
 
-/* A warpgroup: COLUMNS columns of up to ROWS rows, as persistent_leave(), 16 bytes a thread: so many short rows would take the copy engine, which
- * has an instruction for each, as long as a third of a tile's products. */
-template <uint32_t ROWS, uint32_t COLUMNS, uint32_t PITCH, typename V>
-__device__ inline void persistent_leave_by_pieces(const char *out, V *y, uint32_t rows, uint32_t n, uint32_t n_total, bool adds) {
-  constexpr uint32_t ELEMENTS = 16 / sizeof(V), PIECES = COLUMNS / ELEMENTS, APART = GMMA_GROUP / PIECES;
-  const uint32_t columns = n < n_total ? min(COLUMNS, n_total - n) : 0;
-  if (n_total % ELEMENTS > 0) return persistent_leave_singly<PITCH, GMMA_GROUP>(out, y, rows, columns, n, n_total, adds);
-  const uint32_t first = threadIdx.x % GMMA_GROUP / PIECES, column = threadIdx.x % PIECES * ELEMENTS;
-  if (column >= columns) return;
-  const char *from = out + first * PITCH + column * sizeof(V);
-  V *to = y + (size_t)first * n_total + n + column;
-  uint4 piece[ROWS / APART];
-#pragma unroll
-  for (uint32_t i = 0; i < ROWS / APART; i++) piece[i] = *reinterpret_cast<const uint4 *>(from + i * APART * PITCH);
-  auto each = [&](auto leave) {
-#pragma unroll
-    for (uint32_t i = 0; i < ROWS / APART; i++)
-      if (first + i * APART < rows) leave(reinterpret_cast<uint4 *>(to + (size_t)(i * APART) * n_total), piece[i]);
-  };
-  if (sizeof(V) == 4 && adds) {
-    each([](uint4 *at, uint4 v) { add4(at, v); });
-  } else {
-    each([](uint4 *at, uint4 v) { __stcg(at, v); });
-  }
-}
-
 /* A warpgroup: its operands' columns of `rows` batch rows, of type V, to y[0 ..][n ..]: of every 16 weight rows HALVES (1 or 2) groups of 8
  * columns.
  * `pair(operand, i, half)` is this thread's of batch rows 8 i + 2 q and the one behind it, of its row g or g + 8. */
@@ -157,7 +131,7 @@ __device__ inline void persistent_store_transposed(char *out, V *y, uint32_t row
       }
     }
     threads_meet<GMMA_GROUP>(1 + group);
-    persistent_leave_by_pieces<ROWS, COLUMNS, PITCH>(out, y + (size_t)first * n_total, rows_from(first, rows, ROWS), n, n_total, adds);
+    persistent_leave<GMMA_GROUP, ROWS, COLUMNS, PITCH>(out, y + (size_t)first * n_total, rows_from(first, rows, ROWS), n, n_total, adds);
   }
 }
 

@@ -1,5 +1,5 @@
-/* epilogue.cuh: how a tile's sums are stored: through shared memory, by a bulk copy a row, or for the residual stream a bulk addition,
- * which the copy engine does while the next tile is multiplied. */
+/* epilogue.cuh: how a tile's sums are stored, or added to the residual stream: through shared memory, so that a thread has 16 bytes of a row at a
+ * time. A bulk copy a row would be an instruction a row, one after the other: by a profile of an H200 a tenth of an out-projection's time. */
 #pragma once
 
 #include "common/bulk.cuh"
@@ -22,26 +22,30 @@ __device__ inline void persistent_leave_singly(const char *out, V *y, uint32_t r
   }
 }
 
-/* A lane a row: COLUMNS columns of type V, of rows that lie PITCH bytes apart in `out`, to y[0 ..][n ..]. What lies at or past `rows` or
- * n_total stays here. */
-template <uint32_t COLUMNS, uint32_t PITCH, typename V>
+/* THREADS threads: COLUMNS columns of type V of up to ROWS rows, which lie PITCH bytes apart in `out`, to y[0 ..][n ..]. What lies at or past `rows`
+ * or n_total stays here. */
+template <uint32_t THREADS, uint32_t ROWS, uint32_t COLUMNS, uint32_t PITCH, typename V>
 __device__ inline void persistent_leave(const char *out, V *y, uint32_t rows, uint32_t n, uint32_t n_total, bool adds) {
-  const uint32_t thread = threadIdx.x % WARP;
-  const uint32_t columns = n < n_total ? min(COLUMNS, n_total - n) : 0;
-  if (n_total % (16 / sizeof(V)) == 0) {
-    if (thread < rows && columns > 0) {
-      V *at = y + (size_t)thread * n_total + n;
-      const char *from = out + thread * PITCH;
-      if (sizeof(V) == 4 && adds) {
-        bulk_add(reinterpret_cast<float *>(at), from, columns * sizeof(V));
-      } else {
-        bulk_store(at, from, columns * sizeof(V));
-      }
-      bulk_commit();
-    }
-    return;
+  constexpr uint32_t ELEMENTS = 16 / sizeof(V), PIECES = COLUMNS / ELEMENTS, COUNT = ROWS * PIECES / THREADS;
+  static_assert(ROWS * PIECES % THREADS == 0, "as many pieces a thread");
+  const uint32_t columns = n < n_total ? min(COLUMNS, n_total - n) : 0, thread = threadIdx.x % THREADS;
+  if (n_total % ELEMENTS > 0) return persistent_leave_singly<PITCH, THREADS>(out, y, rows, columns, n, n_total, adds);
+  constexpr bool ONE_COLUMN = THREADS % PIECES == 0;  /* for all of a thread's pieces */
+  auto row = [&](uint32_t i) { return ONE_COLUMN ? thread / PIECES + i * (THREADS / PIECES) : (thread + i * THREADS) / PIECES; };
+  auto column = [&](uint32_t i) { return (ONE_COLUMN ? thread : thread + i * THREADS) % PIECES * ELEMENTS; };
+  uint4 piece[COUNT];
+#pragma unroll
+  for (uint32_t i = 0; i < COUNT; i++) piece[i] = *reinterpret_cast<const uint4 *>(out + row(i) * PITCH + column(i) * sizeof(V));
+  auto each = [&](auto leave) {
+#pragma unroll
+    for (uint32_t i = 0; i < COUNT; i++)
+      if (row(i) < rows && column(i) < columns) leave(reinterpret_cast<uint4 *>(y + (size_t)row(i) * n_total + n + column(i)), piece[i]);
+  };
+  if (sizeof(V) == 4 && adds) {
+    each([](uint4 *at, uint4 v) { add4(at, v); });
+  } else {
+    each([](uint4 *at, uint4 v) { __stcg(at, v); });
   }
-  persistent_leave_singly<PITCH, WARP>(out, y, rows, columns, n, n_total, adds);
 }
 
 /* A warp: COLUMNS columns of its rows, of type V, to y[0 ..][n ..]. `pair(i, half)` is this thread's i-th pair of neighbours
@@ -51,7 +55,6 @@ __device__ inline void persistent_store(char *out, V *y, uint32_t rows, uint32_t
   constexpr uint32_t PITCH = COLUMNS * sizeof(V) + 16;
   constexpr bool IS_F32 = sizeof(V) == 4;
   const uint32_t lane = threadIdx.x % WARP;
-  bulk_read();
   __syncwarp();
   char *to = out + lane / 4 * PITCH + lane % 4 * 2 * sizeof(V);
 #pragma unroll
@@ -66,9 +69,8 @@ __device__ inline void persistent_store(char *out, V *y, uint32_t rows, uint32_t
         *reinterpret_cast<uint32_t *>(at) = pack2<V>(v.x, v.y);
       }
     }
-  operands_written();
   __syncwarp();
-  persistent_leave<COLUMNS, PITCH>(out, y, rows, n, n_total, adds);
+  persistent_leave<WARP, PERSISTENT_WARP_ROWS, COLUMNS, PITCH>(out, y, rows, n, n_total, adds);
 }
 
 /* The epilogue of a kernel: begin() and store(), by the warps that have a tile's sums, and skip(), by those whose group has no rows of it. Where it

@@ -265,7 +265,7 @@ __device__ inline void persistent(const TensorMap *x_map, const TensorMap *w_map
   PersistentScheduler<Tile> scheduler = known ? bucket : PersistentScheduler<Tile>(product, *product.count);
   if (known && !produces) scheduler.count_rows(product);  /* what it copies does not depend on how many rows there are */
   if (group == Tile::GROUPS) {
-    if constexpr (Tile::E4M3) give_registers<Tile::OTHER_REGISTERS>();
+    if constexpr (Tile::TAKES_REGISTERS) give_registers<Tile::OTHER_REGISTERS>();
     if constexpr (Tile::GATHERS) {
       persistent_gather(pipe, w_map, product, scheduler);
     } else if (produces) {
@@ -278,7 +278,7 @@ __device__ inline void persistent(const TensorMap *x_map, const TensorMap *w_map
       for (uint32_t t = scheduler.first(); t < scheduler.count; t += scheduler.apart()) epilogue.load(scheduler.tile(t));
     }
   } else {
-    if constexpr (Tile::E4M3) take_registers<Tile::REGISTERS>();
+    if constexpr (Tile::TAKES_REGISTERS) take_registers<Tile::REGISTERS>();
     /* Warpgroups that begin together would end their tiles together, and the tensor cores have nothing to do in their epilogues. One that has
      * begun later stays behind from tile to tile, and multiplies meanwhile. */
     if (Tile::E4M3 && group > 0 && scheduler.count > scheduler.apart()) __nanosleep(group * PERSISTENT_LATER);

@@ -120,7 +120,6 @@ __device__ inline void persistent_split_k(const TensorMap *x_map, const TensorMa
     PersistentWorkTile own = tile;
     own.first += rank * GMMA_M, own.rows = rows_from(rank * GMMA_M, tile.rows, GMMA_M);
     epilogue.store(acc, of_group, product, own);
-    bulk_done();
     return;
   }
   if (group != rank) {
@@ -131,7 +130,6 @@ __device__ inline void persistent_split_k(const TensorMap *x_map, const TensorMa
   SplitK::add(acc, place);
   __syncwarp();  /* all have read what finished rows are written over */
   epilogue.store(acc, place, product, tile);
-  bulk_done();
 }
 
 /* Launch: block = THREADS; cluster = 2; grid = two blocks for each tile of the bucket, at most a block an SM. */

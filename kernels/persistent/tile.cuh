@@ -29,7 +29,8 @@ struct PersistentTile {
   static constexpr uint32_t GROUPS = E4M3 && WIDTH == 192 ? 3 : TG_PERSISTENT_GROUPS;  /* warpgroups that multiply */
   static constexpr uint32_t THREADS = (GROUPS + 1) * GMMA_GROUP;
   static constexpr uint32_t OPERANDS = E4M3 ? WIDTH / (GROUPS * GMMA_M) : 1;  /* of GMMA_M rows, that a warpgroup multiplies */
-  /* Registers of threads that multiply, and of the others, where they do not have what a launch gives each. */
+  /* Registers of threads that multiply, and of the others, where what a launch gives each is too few. */
+  static constexpr bool TAKES_REGISTERS = E4M3 || WIDTH > 192;
   static constexpr uint32_t REGISTERS = GROUPS > 2 ? 152 : PARTS > 1 ? 200 : 232;
   static constexpr uint32_t OTHER_REGISTERS = (GROUPS > 2 ? 512 : 504) - GROUPS * REGISTERS;
   static constexpr uint32_t W_ROW_BYTES = E4M3 ? PACKED_COLUMNS : GMMA_ROW_BYTES;
