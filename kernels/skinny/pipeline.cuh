@@ -13,10 +13,9 @@
 #include "common/bulk.cuh"
 #include "common/packed.cuh"
 
-/* A lane's 8 columns of a unit of weights in 8 bits, which are two words, as two instructions have them (SkinnyE4m3). */
+/* A lane's 8 columns of a unit of weights in 8 bits, which are two words, 2^-120 of each (SkinnyE4m3). */
 __device__ inline uint4 skinny_bf16(uint32_t first, uint32_t second) {
-  const uint2 a = bf16_of_e4m3_by_turns(first), b = bf16_of_e4m3_by_turns(second);
-  return make_uint4(a.x, a.y, b.x, b.y);
+  return make_uint4(small_bf16_of_e4m3<0>(first), small_bf16_of_e4m3<2>(first), small_bf16_of_e4m3<0>(second), small_bf16_of_e4m3<2>(second));
 }
 /* Unit u of a row's pieces of 16 bytes, which hold one unit of 16-bit weights, or two of 8-bit ones. */
 template <typename W>

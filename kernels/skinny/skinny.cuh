@@ -230,8 +230,11 @@ struct SkinnyPacked : Math {
 };
 
 /* The same with weights in 8 bits, whose lanes have other columns (common/e4m3.cuh): a pair of each of a unit's four groups of 8. ldmatrix brings
- * these from shared memory: eight lanes give the addresses of one group, of all rows. An instruction has two groups: the first columns of both
- * pairs, then the second ones, as bf16_of_e4m3_by_turns() makes the weights'. */
+ * these from shared memory: eight lanes give the addresses of one group, of all rows.
+ *
+ * Weights are multiplied as 2^-120 of themselves, since a product for each pair of them would be a third of a consumer's instructions. A lane's
+ * columns of the rows, held for many of these, are 2^60 of themselves in turn, so that no product is subnormal; the rest goes into the scales. Powers
+ * of 2 change no bit of a sum, of rows below 2^67. */
 template <class Math>
 struct SkinnyE4m3 : Math {
   using W = E4m3;
@@ -240,9 +243,11 @@ struct SkinnyE4m3 : Math {
   static __device__ inline uint4 piece(const typename Math::S *x) {
     uint32_t v[4];
     load_matrix_x4(v, reinterpret_cast<const __nv_bfloat16 *>(x));
-    auto firsts = [](uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x5410); };
-    auto seconds = [](uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x7632); };
-    return make_uint4(firsts(v[0], v[1]), seconds(v[0], v[1]), firsts(v[2], v[3]), seconds(v[2], v[3]));
+    auto large = [](uint32_t pair) {
+      const __nv_bfloat162 product = __hmul2(*reinterpret_cast<const __nv_bfloat162 *>(&pair), __float2bfloat162_rn(0x1p60f));
+      return *reinterpret_cast<const uint32_t *>(&product);
+    };
+    return make_uint4(large(v[0]), large(v[1]), large(v[2]), large(v[3]));
   }
   static __device__ inline uint32_t lane_column() { return threadIdx.x % WARP / 8 * 8; }
   static __device__ inline uint32_t lane_shared_row(uint32_t rows, uint32_t bucket) { return Math::shared_row(threadIdx.x % 8, rows, bucket); }
@@ -254,7 +259,10 @@ struct SkinnyE4m3<SkinnyBf16x3> : SkinnyBf16x3 {
   using W = E4m3;
   static constexpr bool PACKED = true;
 
-  static __device__ inline Piece piece(const S *x) { return {make_float4(x[0], x[8], x[1], x[9]), make_float4(x[16], x[24], x[17], x[25])}; }
+  static __device__ inline Piece piece(const S *x) {
+    auto large = [](const S *x) { return make_float4(x[0] * 0x1p60f, x[1] * 0x1p60f, x[8] * 0x1p60f, x[9] * 0x1p60f); };
+    return {large(x), large(x + 16)};
+  }
   static __device__ inline uint32_t lane_column() { return threadIdx.x % 4 * 2; }
 };
 
@@ -265,14 +273,16 @@ __device__ inline void skinny_add_up(SkinnyTileSums &acc, const SkinnyTileSums (
   for (uint32_t i = 0; i < Math::SUMS; i++) acc += sums[i];
 }
 
-/* The same of weights in 8 bits, times the scales of this lane's weight rows. */
+/* The same of weights in 8 bits, times the scales of this lane's weight rows, and the 2^60 that a product lacks. */
 template <class Math>
 __device__ inline void skinny_add_up(SkinnyTileSums &acc, const SkinnyTileSums (&sums)[Math::SUMS], const float (&scale)[SKINNY_TILE_RUNS]) {
   SkinnyTileSums all;
   skinny_add_up<Math>(all, sums);
 #pragma unroll
-  for (uint32_t run = 0; run < SKINNY_TILE_RUNS; run++)
-    acc.run[run].x = fmaf(all.run[run].x, scale[run], acc.run[run].x), acc.run[run].y = fmaf(all.run[run].y, scale[run], acc.run[run].y);
+  for (uint32_t run = 0; run < SKINNY_TILE_RUNS; run++) {
+    const float by = scale[run] * 0x1p60f;
+    acc.run[run].x = fmaf(all.run[run].x, by, acc.run[run].x), acc.run[run].y = fmaf(all.run[run].y, by, acc.run[run].y);
+  }
 }
 
 /* Makes sums of batch rows of the sums of their parts. */
