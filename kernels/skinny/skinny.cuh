@@ -329,20 +329,23 @@ struct SkinnyColumns<Math, false> {
 /* ---- sums of a tile -------------------------------------------------------------------------- */
 
 /* Where the sums of the consumer warps are added up. There are two such places, so that a tile's sums may be read while the next
- * one's are written. [2][warps][rows][TG_SKINNY_SUM_PITCH], weight rows innermost.
+ * one's are written. [places][warps][rows][TG_SKINNY_SUM_PITCH], weight rows innermost.
  *
  * With LOOSE (weights in 8 bits) the warps do not meet for each tile: each arrives at a barrier, and waits for the others as it puts its next
- * sums or reads these. So one may be a tile ahead. Else all would wait for the warp that reads the sums: by a profile of an H200 a quarter of
- * the time of gate and up of one row's experts. */
+ * sums. So one may be a tile ahead. A tile's sums are read behind the next one's put(), or behind wait(): who reads them at once comes late with its
+ * own share of the next tile, so the next reader waits for it, and each tile takes as much longer as a reader takes. Hence a third place. */
 template <bool LOOSE>
 struct SkinnySums {
+  static constexpr uint32_t PLACES = LOOSE ? TG_SKINNY_LOOSE_SUM_PLACES : 2;
+
   float *memory;
   uint32_t rows;
   uint64_t *barrier = nullptr;  /* with LOOSE: a phase for each tile */
   uint32_t turn = 0;            /* the place; with LOOSE, tiles so far */
+  uint32_t place = 0;           /* with LOOSE: of the last tile */
 
   static __host__ __device__ constexpr uint32_t bytes_of(uint32_t rows) {
-    return 2 * SKINNY_CONSUMER_WARPS * rows * TG_SKINNY_SUM_PITCH * sizeof(float);
+    return PLACES * SKINNY_CONSUMER_WARPS * rows * TG_SKINNY_SUM_PITCH * sizeof(float);
   }
 
   /* By one thread, ahead of the pipeline's init(). */
@@ -353,12 +356,16 @@ struct SkinnySums {
   /* With LOOSE, this thread's number among those that read the next tile's sums, of which each warp has the first ones by turns. */
   __device__ inline uint32_t reader() const { return (threadIdx.x + turn * WARP) % SKINNY_CONSUMERS; }
 
-  /* All consumers: store a tile's sums. Then get() may be called, with LOOSE after wait(). */
+  /* All consumers: store a tile's sums. Then get() may be called; with LOOSE of the tile before, and of this one after wait(). */
   __device__ inline void put(const SkinnyTileSums &sums) {
-    if constexpr (LOOSE) barrier_wait(barrier, turn % 2 ^ 1), turn++;  /* the others have read the sums before the last ones */
-    else turn ^= 1;
+    if constexpr (LOOSE) {
+      barrier_wait(barrier, turn % 2 ^ 1);  /* all have put the tile before, and read the one two before that */
+      turn++, place = place + 1 == PLACES ? 0 : place + 1;
+    } else {
+      turn ^= 1;
+    }
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, r = skinny_sum_row();
-    float *to = memory + (((LOOSE ? turn % 2 : turn) * SKINNY_CONSUMER_WARPS + warp) * rows + r) * TG_SKINNY_SUM_PITCH + lane / 4;
+    float *to = memory + (((LOOSE ? place : turn) * SKINNY_CONSUMER_WARPS + warp) * rows + r) * TG_SKINNY_SUM_PITCH + lane / 4;
 #pragma unroll
     for (uint32_t run = 0; run < SKINNY_TILE_RUNS; run++) {
       if (r < rows) to[run * SKINNY_STAGE_ROWS] = sums.run[run].x;
@@ -372,14 +379,15 @@ struct SkinnySums {
     }
   }
 
-  /* Waits for all warps' sums. */
+  /* Waits for all warps' sums of the last tile. */
   __device__ inline void wait() const {
     if constexpr (LOOSE) barrier_wait(barrier, turn % 2 ^ 1);
   }
 
-  /* The product of weight row n of the tile and batch row r. */
-  __device__ inline float get(uint32_t r, uint32_t n) const {
-    const float *from = memory + (LOOSE ? turn % 2 : turn) * SKINNY_CONSUMER_WARPS * rows * TG_SKINNY_SUM_PITCH + r * TG_SKINNY_SUM_PITCH + n;
+  /* The product of weight row n of the last tile and batch row r; with LOOSE perhaps of the tile `before`. */
+  __device__ inline float get(uint32_t r, uint32_t n, bool before = false) const {
+    const uint32_t at = !LOOSE ? turn : !before ? place : place == 0 ? PLACES - 1 : place - 1;
+    const float *from = memory + at * SKINNY_CONSUMER_WARPS * rows * TG_SKINNY_SUM_PITCH + r * TG_SKINNY_SUM_PITCH + n;
     float sum = from[0];
 #pragma unroll
     for (int w = 1; w < SKINNY_CONSUMER_WARPS; w++) sum += from[w * rows * TG_SKINNY_SUM_PITCH];

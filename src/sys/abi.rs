@@ -145,6 +145,7 @@ pub const TG_SKINNY_MOST_STAGES: u32 = 16;
 pub const TG_SKINNY_ROW_PLACES: u32 = 3;
 pub const TG_SKINNY_LINE: u32 = 128;
 pub const TG_SKINNY_SUM_PITCH: u32 = 20;
+pub const TG_SKINNY_LOOSE_SUM_PLACES: u32 = 3;
 pub const TG_SKINNY_SCORE_PITCH: u32 = 17;
 pub const TG_SKINNY_CHOICE_BYTES: u32 = 2176;
 pub const TG_SKINNY_CHOICE_BYTES_2: u32 = 4256;

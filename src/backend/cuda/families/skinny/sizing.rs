@@ -44,6 +44,9 @@ pub struct Sizing {
     pub stages: u32,
 }
 
+/// Places for a tile's sums.
+const SUM_PLACES: u32 = 2;
+
 /// What [`Sizing`] counts stages in: a stage of weights in 8 bits has half of the bytes.
 const STAGE_WEIGHT_BYTES: u32 = 2;
 
@@ -144,7 +147,12 @@ impl Sizing {
     fn normed_bytes(&self, rows: u32, width: u32, experts: Option<usize>) -> u32 {
         let weight_and_rows = 4 * width + self.row_bytes(rows, width);
         let choice = experts.map_or(0, choice_bytes);
-        sum_bytes(rows) + weight_and_rows + choice
+        let places = if self.precision.weights == WeightFormat::E4M3 {
+            abi::TG_SKINNY_LOOSE_SUM_PLACES
+        } else {
+            SUM_PLACES
+        };
+        sum_bytes(rows, places) + weight_and_rows + choice
     }
 
     /// The ring of a kernel that adds to the residual stream; its rows come a stage's columns at a time. `beside`: for the
@@ -158,14 +166,14 @@ impl Sizing {
             1
         };
         let x = places * self.row_bytes(rows, self.stage_columns(inner));
-        let (fixed, stage) = (sum_bytes(rows) + x + beside, self.stage_bytes(inner));
+        let (fixed, stage) = (sum_bytes(rows, SUM_PLACES) + x + beside, self.stage_bytes(inner));
         self.ring(fixed, stage)
     }
 
     /// Shared memory of a kernel that adds to the residual stream and holds its weights in registers; `None` where they are
     /// too many, or there is no room.
     pub fn holding(&self, rows: u32, inner: u32, beside: u32) -> Option<u32> {
-        let bytes = sum_bytes(rows) + self.row_bytes(rows, inner) + beside;
+        let bytes = sum_bytes(rows, SUM_PLACES) + self.row_bytes(rows, inner) + beside;
         (inner <= STAGE_COLUMNS && bytes <= self.limits.block_bytes).then_some(bytes)
     }
 
@@ -266,8 +274,8 @@ fn choice_bytes(experts: usize) -> u32 {
     }
 }
 
-fn sum_bytes(rows: u32) -> u32 {
-    2 * CONSUMER_WARPS * rows * abi::TG_SKINNY_SUM_PITCH * 4
+fn sum_bytes(rows: u32, places: u32) -> u32 {
+    places * CONSUMER_WARPS * rows * abi::TG_SKINNY_SUM_PITCH * 4
 }
 
 /// Shared memory of tg_skinny_out_* and tg_skinny_held_out_* for the scores of a tile.
