@@ -135,3 +135,4 @@ __device__ inline void skinny_conv(const tg_skinny_conv_args &a) {
   SKINNY_KERNEL(conv_##SUFFIX, tg_skinny_conv_args, skinny_conv<MATH, 1>(a);)  \
   SKINNY_KERNEL(conv_##SUFFIX##_e64, tg_skinny_conv_args, skinny_conv<MATH, 2>(a);)
 FOR_SKINNY_TYPES(SKINNY_CONV)
+OF_BF16_E4M3(SKINNY_CONV(bf16_e4m3_f16x2, SkinnyE4m3<SkinnyF16x2Rows>))

@@ -257,8 +257,9 @@ __device__ inline void skinny_experts(const tg_skinny_experts_args &a) {
   SKINNY_EXPERTS(experts_##SUFFIX, SkinnyHalf<T>, 1, true)  \
   SKINNY_EXPERTS(experts_##SUFFIX##_e64, SkinnyHalf<T>, 2, true)
 FOR_SKINNY_TYPES(SKINNY_EXPERT_GATE_UP)
+OF_BF16_E4M3(SKINNY_EXPERT_GATE_UP(bf16_e4m3_f16x2, SkinnyE4m3<SkinnyF16x2Rows>))
 FOR_HALF_TYPES(SKINNY_FUSED)
 OF_F32(SKINNY_EXPERTS(experts_f32_bf16x3, SkinnyBf16x3Rows, 1, true))
-OF_BF16_E4M3(SKINNY_EXPERTS(experts_bf16_e4m3, SkinnyE4m3<SkinnyHalf<__nv_bfloat16>>, 1, true))
-OF_BF16_E4M3(SKINNY_EXPERTS(experts_bf16_e4m3_e64, SkinnyE4m3<SkinnyHalf<__nv_bfloat16>>, 2, true))
+OF_BF16_E4M3(SKINNY_EXPERTS(experts_bf16_e4m3_f16x2, SkinnyE4m3<SkinnyF16x2Rows>, 1, true))
+OF_BF16_E4M3(SKINNY_EXPERTS(experts_bf16_e4m3_f16x2_e64, SkinnyE4m3<SkinnyF16x2Rows>, 2, true))
 OF_F32_E4M3(SKINNY_EXPERTS(experts_f32_e4m3_bf16x3, SkinnyE4m3<SkinnyBf16x3Rows>, 1, true))

@@ -137,3 +137,4 @@ __device__ inline void skinny_gate_up(const tg_skinny_norm_args &a) {
   SKINNY_KERNEL(project_##SUFFIX##_e64, tg_skinny_norm_args, skinny_project<MATH, 2>(a);) \
   SKINNY_KERNEL(gate_up_##SUFFIX, tg_skinny_norm_args, skinny_gate_up<MATH>(a);)
 FOR_SKINNY_TYPES(SKINNY_NORM)
+OF_BF16_E4M3(SKINNY_NORM(bf16_e4m3_f16x2, SkinnyE4m3<SkinnyF16x2Rows>))

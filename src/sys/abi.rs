@@ -141,6 +141,7 @@ pub const TG_SKINNY_K: u32 = 2048;
 pub const TG_SKINNY_UNIT: u32 = 32;
 pub const TG_SKINNY_CONSUMER_WARPS: u32 = 8;
 pub const TG_SKINNY_BF16X3_ROWS: u32 = 2;
+pub const TG_SKINNY_F16_PARTS: u32 = 2;
 pub const TG_SKINNY_MOST_STAGES: u32 = 16;
 pub const TG_SKINNY_ROW_PLACES: u32 = 3;
 pub const TG_SKINNY_LINE: u32 = 128;
