@@ -233,6 +233,7 @@ struct SkinnyBf16x3Rows : SkinnyParts<__nv_bfloat16, TG_PARTS> {
  * a value, which is all of it from 2^-9 on, the second 2^40 of the rest. Their sum is a row exactly from 2^-48 on, below 2^24. */
 struct SkinnyF16x2Rows : SkinnyParts<__half, TG_SKINNY_F16_PARTS> {
   using X = __nv_bfloat16;
+  static constexpr uint32_t SUMS = 4;  /* with two, eight instructions behind each other would take as long as all the rest of a tile */
   static constexpr float POWER = 0x1p8f, REST = 0x1p-40f;  /* what a sum lacks, and what that of the second part has beside the first's */
 
   static __device__ inline void store(S *to, uint32_t apart, float4 v) {
