@@ -79,7 +79,7 @@ impl Family {
             expert_gate_up: kernel("expert_gate_up", words)?,
             out: kernel_of("out", whole, words)?,
             held_out,
-            down: kernel_of("down", whole, words)?,
+            down: kernel("down", words)?,
             experts: fused.then(|| kernel("experts", words)).transpose()?,
         })
     }
