@@ -16,25 +16,21 @@ struct E4m3 {
 template <typename W>
 constexpr bool IS_E4M3 = std::is_same_v<W, E4m3>;
 
-/* Bytes FIRST and FIRST + 1 of a word, as a pair of bf16. Their bits, moved to bf16's places, are 2^-120 of the value, also where it
- * is subnormal; the product with 2^120 is exact. It needs no instruction of sm_89 or later. `sixteen` is a parameter for those who have it where
- * the compiler does not know it: a shift takes the pipe of the other two integer instructions, a product has another. */
+/* Bytes FIRST and FIRST + 1 of a word, moved to the places of a pair of bf16: 2^-120 of each value, also where it is subnormal. It needs no
+ * instruction of sm_89 or later. `sixteen` is a parameter for those who have it where the compiler does not know it: a shift takes the pipe of the
+ * other two integer instructions, a product has another. */
+template <uint32_t FIRST>
+__device__ inline uint32_t small_bf16_of_e4m3(uint32_t word, uint32_t sixteen = 16) {
+  return signed_bytes<FIRST>(word) * sixteen & 0x87f087f0u;
+}
+
+/* The same as a pair of bf16: the product with 2^120 is exact. */
 template <uint32_t FIRST>
 __device__ inline uint32_t bf16_of_e4m3(uint32_t word, uint32_t sixteen = 16) {
-  const uint32_t bits = signed_bytes<FIRST>(word) * sixteen & 0x87f087f0u;
+  const uint32_t bits = small_bf16_of_e4m3<FIRST>(word, sixteen);
   const __nv_bfloat162 power = __float2bfloat162_rn(0x1p120f);
   const __nv_bfloat162 pair = __hmul2(*reinterpret_cast<const __nv_bfloat162 *>(&bits), power);
   return *reinterpret_cast<const uint32_t *>(&pair);
-}
-
-/* The same of all four bytes: bytes 0 and 2 are a pair, and bytes 1 and 3 the other. It takes three instructions less, but a lane then has
- * its columns in another order, as its other operand must have them (skinny/skinny.cuh). */
-__device__ inline uint2 bf16_of_e4m3_by_turns(uint32_t word) {
-  const __nv_bfloat162 power = __float2bfloat162_rn(0x1p120f);
-  const uint32_t bits[2] = {(word << 8 & 0x80008000u) | (word << 4 & 0x07f007f0u), (word & 0x80008000u) | (word >> 4 & 0x07f007f0u)};
-  const __nv_bfloat162 first = __hmul2(*reinterpret_cast<const __nv_bfloat162 *>(bits), power);
-  const __nv_bfloat162 second = __hmul2(*reinterpret_cast<const __nv_bfloat162 *>(bits + 1), power);
-  return make_uint2(*reinterpret_cast<const uint32_t *>(&first), *reinterpret_cast<const uint32_t *>(&second));
 }
 
 constexpr float E4M3_MOST = 448.0f;

@@ -393,12 +393,16 @@ __device__ inline void skinny_held_out(const tg_skinny_add_args &a) {
   if (routing_at) tile_scores.store(routing, tile, v, count, bucket);
 }
 
+#define SKINNY_OUT(SUFFIX, MATH, WORDS) SKINNY_KERNEL(out_##SUFFIX, tg_skinny_add_args, skinny_add<MATH, false, WORDS>(a);)
 #define SKINNY_ADD(SUFFIX, MATH, WORDS)                                                         \
-  SKINNY_KERNEL(out_##SUFFIX, tg_skinny_add_args, skinny_add<MATH, false, WORDS>(a);)           \
   SKINNY_KERNEL(down_##SUFFIX, tg_skinny_add_args, skinny_add<SkinnyPacked<MATH>, true, WORDS>(a);) \
   STRUCT_KERNEL(tg_skinny_held_out_##SUFFIX, tg_skinny_add_args, (skinny_held_out<MATH, WORDS>), SKINNY_CONSUMERS)
 /* For up to 32 and 64 experts. */
-#define SKINNY_ADD_OF(SUFFIX, MATH) \
-  SKINNY_ADD(SUFFIX, MATH, 1)       \
+#define SKINNY_ADD_OF(SUFFIX, MATH)  \
+  SKINNY_OUT(SUFFIX, MATH, 1)        \
+  SKINNY_OUT(SUFFIX##_e64, MATH, 2)  \
+  SKINNY_ADD(SUFFIX, MATH, 1)        \
   SKINNY_ADD(SUFFIX##_e64, MATH, 2)
 FOR_SKINNY_TYPES(SKINNY_ADD_OF)
+OF_BF16_E4M3(SKINNY_ADD(bf16_e4m3_f16x2, SkinnyE4m3<SkinnyF16x2Rows>, 1))
+OF_BF16_E4M3(SKINNY_ADD(bf16_e4m3_f16x2_e64, SkinnyE4m3<SkinnyF16x2Rows>, 2))

@@ -15,10 +15,12 @@
 #define TG_SKINNY_UNIT 32u           /* of K: two instructions, 16 bytes of a 16-bit weight row in each of 4 lanes */
 #define TG_SKINNY_CONSUMER_WARPS 8u
 #define TG_SKINNY_BF16X3_ROWS 2u      /* of a bucket, at most, whose f32 rows are stored as bf16x3 */
+#define TG_SKINNY_F16_PARTS 2u        /* rows of f16 whose sum is one of bf16, beside weights in 8 bits, in a bucket of up to as many rows */
 #define TG_SKINNY_MOST_STAGES 16u
 #define TG_SKINNY_ROW_PLACES 3u       /* for a stage's columns of 16-bit rows beside weights in 8 bits: two are copied ahead */
 #define TG_SKINNY_LINE 128u          /* bytes of shared memory that a bulk copy writes at once */
 #define TG_SKINNY_SUM_PITCH (TG_SKINNY_OUTPUTS + 4u)    /* pairs of rows of a warp's sums lie in different banks */
+#define TG_SKINNY_LOOSE_SUM_PLACES 3u  /* for a tile's sums beside weights in 8 bits (SkinnySums) */
 #define TG_SKINNY_SCORE_PITCH (TG_SKINNY_OUTPUTS + 1u)  /* floats between rows of what a tile of h makes scores of */
 #define TG_SKINNY_CHOICE_BYTES 2176u    /* of SkinnyChoice (skinny/choice.cuh), with one word of bits */
 #define TG_SKINNY_CHOICE_BYTES_2 4256u  /* with two */

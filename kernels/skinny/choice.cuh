@@ -145,6 +145,10 @@ __device__ inline void skinny_choose(SkinnyChoice<WORDS> &choice, SkinnyRouting<
   float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
   float squares = 0.0f;
   if (r < rows) {
+    /* The first share of squares is loaded with those of scores: behind these it would be another wait for all weights under way. */
+    const float *of_squares = routing.squares + (size_t)r * routing.tiles;
+    uint32_t of_lane = part * WARP + lane;
+    const float first_squares = of_lane < routing.tiles ? __ldcg(of_squares + of_lane) : 0.0f;
     /* past the first-level cache, since it is read once */
     const float4 *from = reinterpret_cast<const float4 *>(routing.scores + (size_t)r * routing.tiles * EXPERTS) + lane;
 #pragma unroll 1
@@ -159,9 +163,9 @@ __device__ inline void skinny_choose(SkinnyChoice<WORDS> &choice, SkinnyRouting<
       for (uint32_t i = 0; i < AT_ONCE; i++)
         sum = make_float4(sum.x + v[i].x, sum.y + v[i].y, sum.z + v[i].z, sum.w + v[i].w);
     }
+    squares = first_squares;
 #pragma unroll 4
-    for (uint32_t tile = part * WARP + lane; tile < routing.tiles; tile += warps * WARP)
-      squares += __ldcg(routing.squares + (size_t)r * routing.tiles + tile);
+    for (of_lane += warps * WARP; of_lane < routing.tiles; of_lane += warps * WARP) squares += __ldcg(of_squares + of_lane);
   }
 #pragma unroll
   for (int offset = WARP / 2; offset > 0; offset /= 2) {

@@ -107,17 +107,18 @@ __device__ inline void skinny_conv(const tg_skinny_conv_args &a) {
   const auto *x_row = block.row(rows);
   SkinnyColumns<Math> x_columns;
   x_columns.load(x_row, block.pipeline.k, true);
+  constexpr uint32_t LATE = IS_E4M3<W>;  /* so many tiles later are sums read (SkinnySums) */
   for (uint32_t tile = blockIdx.x; tile < tiles; tile += blocks) {
     const uint32_t c = tile * SKINNY_OUTPUTS + i;
     if (mine && tile != blockIdx.x) past.load(state_of_row, taps, position, c, hidden, length);
     float of_b = 0.0f, of_c = 0.0f, of_x = 0.0f;
 #pragma unroll 1
-    for (uint32_t third = 0; third < 3; third++) {
-      block.consume(x_columns, x_row, hidden);
-      if (!mine) continue;
-      block.sums.wait();
-      float v = block.sums.get(r, i);
-      if (bias) v += bias[third * hidden + c];
+    for (uint32_t third = 0; third < 3 + LATE; third++) {
+      if (!LATE || third < 3) block.consume(x_columns, x_row, hidden);
+      if (!mine || (LATE && third == 0)) continue;
+      if (third == 3) block.sums.wait();
+      float v = block.sums.get(r, i, LATE && third < 3);
+      if (bias) v += bias[(third - LATE) * hidden + c];
       of_b = of_c, of_c = of_x, of_x = float(X(v));  /* rounded to the operand type */
     }
     if (!mine) continue;
@@ -134,3 +135,4 @@ __device__ inline void skinny_conv(const tg_skinny_conv_args &a) {
   SKINNY_KERNEL(conv_##SUFFIX, tg_skinny_conv_args, skinny_conv<MATH, 1>(a);)  \
   SKINNY_KERNEL(conv_##SUFFIX##_e64, tg_skinny_conv_args, skinny_conv<MATH, 2>(a);)
 FOR_SKINNY_TYPES(SKINNY_CONV)
+OF_BF16_E4M3(SKINNY_CONV(bf16_e4m3_f16x2, SkinnyE4m3<SkinnyF16x2Rows>))

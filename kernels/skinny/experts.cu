@@ -100,38 +100,54 @@ __device__ inline void skinny_gate_up_tiles(SkinnyNormBlock<Math, WORDS> &block,
   const auto *x_row = block.row(rows);
   SkinnyColumns<Math> x_columns;
   x_columns.load(x_row, block.pipeline.k, true);
-  uint32_t r = threadIdx.x / GATE_OUTPUTS;
-  const uint32_t i = threadIdx.x % GATE_OUTPUTS;
+  const uint32_t r = threadIdx.x / GATE_OUTPUTS, i = threadIdx.x % GATE_OUTPUTS;
   /* a block must not end while copies to its shared memory are on their way, so unwanted ones are waited for */
 #pragma unroll 1
   for (uint32_t skipped = right ? 0 : choice.loaded; skipped > 0; skipped--) block.pipeline.discard();
-#pragma unroll 1
-  while (any(at.left)) {
-    if constexpr (IS_E4M3<typename Math::W>) r = block.sums.reader() / GATE_OUTPUTS;
-    if constexpr (FUSED && IS_E4M3<typename Math::W>) {
-      const uint32_t n = at.tile * GATE_OUTPUTS + i;
-      const bool mine = r < count && n < outputs;
-      /* loaded after h, as below; here the word is looked at when the sums are there, since a tile takes no longer than this load */
-      X *to = nullptr;
-      uint32_t word = 0;
-      if (mine) to = y_of(0, at.expert()) + n, word = skinny_word(to);
-      block.consume(x_columns, x_row, hidden);
-      at.next();
-      if (__any_sync(0xffffffffu, mine)) skinny_publish<1>(to, mine ? X(block.gated(r, i)) : X(0.0f), mine && word == SKINNY_MISSING);
-    } else if constexpr (FUSED) {
-      const uint32_t n = at.tile * GATE_OUTPUTS + i;
-      X *to = y_of(0, at.expert()) + n;
-      const bool mine = r < count && n < outputs;
-      /* loaded after h: a block so late that it read a new h finds no word of y missing (skinny/fused.cuh) */
-      const bool missing = mine && skinny_word(to) == SKINNY_MISSING;
-      block.consume(x_columns, x_row, hidden);
-      at.next();
-      skinny_publish<1>(to, mine ? X(block.gated(r, i)) : X(0.0f), missing);
-    } else {
-      block.consume(x_columns, x_row, hidden);
+  if constexpr (IS_E4M3<typename Math::W>) {
+    struct To {
+      X *y;
+      uint32_t word;
+      bool more, mine;
+    };
+    auto take = [&](uint32_t r) {
+      To to{nullptr, 0, any(at.left), false};
+      if (!to.more) return to;
       const uint32_t n = at.tile * GATE_OUTPUTS + i, e = at.expert();
+      to.mine = r < count && n < outputs && (FUSED || choice.has(r, e));
+      if (to.mine) {
+        to.y = y_of(FUSED ? 0 : r, e) + n;
+        /* loaded after h, as below; here the word is looked at when the sums are there, since a tile takes no longer than this load */
+        if (FUSED) to.word = skinny_word(to.y);
+      }
       at.next();
-      if (r < count && n < outputs && choice.has(r, e)) y_of(r, e)[n] = X(block.gated(r, i));
+      return to;
+    };
+    block.gate_up_tiles(x_columns, x_row, hidden, take, [&](const To &to, auto value) {
+      if constexpr (!FUSED) {
+        if (to.mine) *to.y = X(value());
+      } else if (__any_sync(0xffffffffu, to.mine)) {
+        skinny_publish<1>(to.y, to.mine ? X(value()) : X(0.0f), to.mine && to.word == SKINNY_MISSING);
+      }
+    });
+  } else {
+#pragma unroll 1
+    while (any(at.left)) {
+      if constexpr (FUSED) {
+        const uint32_t n = at.tile * GATE_OUTPUTS + i;
+        X *to = y_of(0, at.expert()) + n;
+        const bool mine = r < count && n < outputs;
+        /* loaded after h: a block so late that it read a new h finds no word of y missing (skinny/fused.cuh) */
+        const bool missing = mine && skinny_word(to) == SKINNY_MISSING;
+        block.consume(x_columns, x_row, hidden);
+        at.next();
+        skinny_publish<1>(to, mine ? X(block.gated(r, i)) : X(0.0f), missing);
+      } else {
+        block.consume(x_columns, x_row, hidden);
+        const uint32_t n = at.tile * GATE_OUTPUTS + i, e = at.expert();
+        at.next();
+        if (r < count && n < outputs && choice.has(r, e)) y_of(r, e)[n] = X(block.gated(r, i));
+      }
     }
   }
 }
@@ -241,8 +257,9 @@ __device__ inline void skinny_experts(const tg_skinny_experts_args &a) {
   SKINNY_EXPERTS(experts_##SUFFIX, SkinnyHalf<T>, 1, true)  \
   SKINNY_EXPERTS(experts_##SUFFIX##_e64, SkinnyHalf<T>, 2, true)
 FOR_SKINNY_TYPES(SKINNY_EXPERT_GATE_UP)
+OF_BF16_E4M3(SKINNY_EXPERT_GATE_UP(bf16_e4m3_f16x2, SkinnyE4m3<SkinnyF16x2Rows>))
 FOR_HALF_TYPES(SKINNY_FUSED)
 OF_F32(SKINNY_EXPERTS(experts_f32_bf16x3, SkinnyBf16x3Rows, 1, true))
-OF_BF16_E4M3(SKINNY_EXPERTS(experts_bf16_e4m3, SkinnyE4m3<SkinnyHalf<__nv_bfloat16>>, 1, true))
-OF_BF16_E4M3(SKINNY_EXPERTS(experts_bf16_e4m3_e64, SkinnyE4m3<SkinnyHalf<__nv_bfloat16>>, 2, true))
+OF_BF16_E4M3(SKINNY_EXPERTS(experts_bf16_e4m3_f16x2, SkinnyE4m3<SkinnyF16x2Rows>, 1, true))
+OF_BF16_E4M3(SKINNY_EXPERTS(experts_bf16_e4m3_f16x2_e64, SkinnyE4m3<SkinnyF16x2Rows>, 2, true))
 OF_F32_E4M3(SKINNY_EXPERTS(experts_f32_e4m3_bf16x3, SkinnyE4m3<SkinnyBf16x3Rows>, 1, true))

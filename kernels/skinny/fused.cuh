@@ -75,15 +75,13 @@ struct SkinnyWords {
   /* Stores them in shared memory as products want their rows: to[PARTS][WARP]. */
   __device__ inline void store(uint4 *to) const {
     uint4 *at = to + threadIdx.x % WARP;
-    if constexpr (PIECES == 1) {
+    if constexpr (PIECES == 1 && Math::PARTS == 1) {
       *at = pieces[0];
     } else {
       using S = typename Math::S;
-      auto values = [](uint4 v) {
-        return make_float4(__uint_as_float(v.x), __uint_as_float(v.y), __uint_as_float(v.z), __uint_as_float(v.w));
-      };
-      Math::store(reinterpret_cast<S *>(at), WARP * sizeof(uint4), values(pieces[0]));
-      Math::store(reinterpret_cast<S *>(at) + 4, WARP * sizeof(uint4), values(pieces[1]));
+      const X *values = reinterpret_cast<const X *>(pieces);
+      Math::store(reinterpret_cast<S *>(at), WARP * sizeof(uint4), load4(values));
+      Math::store(reinterpret_cast<S *>(at) + 4, WARP * sizeof(uint4), load4(values + 4));
     }
   }
 };
@@ -126,10 +124,12 @@ __device__ inline void skinny_make_missing(typename Math::X *y, const SkinnyExpe
             if (unit >= min(k, hidden - first)) continue;
             auto weights = [&](const W *w) {
               const W *row = w + packed_row(n, hidden);
-              if constexpr (!IS_E4M3<W>) return *reinterpret_cast<const uint4 *>(row + packed_along(at));
-              const W *line = row + packed_along((first + unit) / PACKED_COLUMNS * PACKED_COLUMNS) + lane % 4 * 16;
-              const uint2 words = *reinterpret_cast<const uint2 *>(line + (first + unit) % PACKED_COLUMNS / SKINNY_UNIT * 8);
-              return skinny_bf16(words.x, words.y);
+              if constexpr (IS_E4M3<W>) {
+                const W *line = row + packed_along((first + unit) / PACKED_COLUMNS * PACKED_COLUMNS) + lane % 4 * 16;
+                return *reinterpret_cast<const uint2 *>(line + (first + unit) % PACKED_COLUMNS / SKINNY_UNIT * 8);
+              } else {
+                return *reinterpret_cast<const uint4 *>(row + packed_along(at));
+              }
             };
             Math::multiply(sums[i], weights(expert.gate), weights(expert.up), Math::piece(x + first + unit + Math::lane_column()));
           }

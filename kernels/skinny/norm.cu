@@ -104,14 +104,30 @@ __device__ inline void skinny_gate_up(const tg_skinny_norm_args &a) {
   const auto *x_row = block.row(rows);
   SkinnyColumns<Math> x_columns;
   x_columns.load(x_row, block.pipeline.k, true);
-  uint32_t r = threadIdx.x / GATE_OUTPUTS;
-  const uint32_t i = threadIdx.x % GATE_OUTPUTS;
+  X *y = static_cast<X *>(a.y);
+  const uint32_t r = threadIdx.x / GATE_OUTPUTS, i = threadIdx.x % GATE_OUTPUTS;
+  if constexpr (IS_E4M3<typename Math::W>) {
+    struct To {
+      X *y;
+      bool more, mine;
+    };
+    uint32_t tile = blockIdx.x;
+    auto take = [&](uint32_t r) {
+      const uint32_t n = tile * GATE_OUTPUTS + i;
+      const bool more = tile < tiles;
+      tile += gridDim.x;
+      return To{y + (size_t)r * outputs + n, more, r < count && n < outputs};
+    };
+    block.gate_up_tiles(x_columns, x_row, hidden, take, [](const To &to, auto value) {
+      if (to.mine) *to.y = X(value());
+    });
+  } else {
 #pragma unroll 1
-  for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    if constexpr (IS_E4M3<typename Math::W>) r = block.sums.reader() / GATE_OUTPUTS;
-    block.consume(x_columns, x_row, hidden);
-    const uint32_t n = tile * GATE_OUTPUTS + i;
-    if (r < count && n < outputs) static_cast<X *>(a.y)[(size_t)r * outputs + n] = X(block.gated(r, i));
+    for (uint32_t tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+      block.consume(x_columns, x_row, hidden);
+      const uint32_t n = tile * GATE_OUTPUTS + i;
+      if (r < count && n < outputs) y[(size_t)r * outputs + n] = X(block.gated(r, i));
+    }
   }
 }
 
@@ -121,3 +137,4 @@ __device__ inline void skinny_gate_up(const tg_skinny_norm_args &a) {
   SKINNY_KERNEL(project_##SUFFIX##_e64, tg_skinny_norm_args, skinny_project<MATH, 2>(a);) \
   SKINNY_KERNEL(gate_up_##SUFFIX, tg_skinny_norm_args, skinny_gate_up<MATH>(a);)
 FOR_SKINNY_TYPES(SKINNY_NORM)
+OF_BF16_E4M3(SKINNY_NORM(bf16_e4m3_f16x2, SkinnyE4m3<SkinnyF16x2Rows>))

@@ -135,10 +135,28 @@ struct SkinnyNormBlock {
     sums.put(skinny_whole<Math>(pipeline.consume(columns, inner, load), sums.rows));
   }
 
-  /* Output i of a tile of gate and up, for row r. */
-  __device__ inline float gated(uint32_t r, uint32_t i) const {
-    sums.wait();
-    return silu(sums.get(r, i)) * sums.get(r, i + GATE_OUTPUTS);
+  /* Output i of a tile of gate and up, for row r; with LOOSE sums perhaps of the tile `before`. */
+  __device__ inline float gated(uint32_t r, uint32_t i, bool before = false) const {
+    return silu(sums.get(r, i, before)) * sums.get(r, i + GATE_OUTPUTS, before);
+  }
+
+  /* All consumers: this block's tiles of gate and up, with LOOSE sums. take(r) goes on to the next tile and gives where this thread's output of it
+   * goes, of row r, if it is `mine`; `more` says whether there is one. give(to, value) stores an output, a tile later: a whole warp
+   * calls it, and value() may be called by those whose it is. */
+  template <class Take, class Give>
+  __device__ inline void gate_up_tiles(SkinnyColumns<Math> &columns, const S *row, uint32_t inner, Take take, Give give) {
+    decltype(take(0u)) last{};
+    uint32_t last_row = 0;
+    bool more;
+    do {
+      const uint32_t r = sums.reader() / GATE_OUTPUTS;
+      const auto to = take(r);
+      more = to.more;
+      if (more) consume(columns, row, inner);
+      else sums.wait();
+      give(last, [&] { return gated(last_row, threadIdx.x % GATE_OUTPUTS, more); });
+      last = to, last_row = r;
+    } while (more);
   }
 
   /* The row of `x` that this lane multiplies. */

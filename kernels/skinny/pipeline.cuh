@@ -13,17 +13,11 @@
 #include "common/bulk.cuh"
 #include "common/packed.cuh"
 
-/* A lane's 8 columns of a unit of weights in 8 bits, which are two words, as two instructions have them (SkinnyE4m3). */
-__device__ inline uint4 skinny_bf16(uint32_t first, uint32_t second) {
-  const uint2 a = bf16_of_e4m3_by_turns(first), b = bf16_of_e4m3_by_turns(second);
-  return make_uint4(a.x, a.y, b.x, b.y);
-}
 /* Unit u of a row's pieces of 16 bytes, which hold one unit of 16-bit weights, or two of 8-bit ones. */
 template <typename W>
-__device__ inline uint4 skinny_unit(const uint4 *pieces, uint32_t u) {
-  if constexpr (!IS_E4M3<W>) return pieces[u];
-  const uint4 line = pieces[u / 2];
-  return u % 2 ? skinny_bf16(line.z, line.w) : skinny_bf16(line.x, line.y);
+__device__ inline auto skinny_unit(const uint4 *pieces, uint32_t u) {
+  if constexpr (IS_E4M3<W>) return u % 2 ? make_uint2(pieces[u / 2].z, pieces[u / 2].w) : make_uint2(pieces[u / 2].x, pieces[u / 2].y);
+  else return pieces[u];
 }
 
 /* A lane's part of some of its warp's units of a stage: 16 bytes each of one weight row, g = lane / 4. */
@@ -68,7 +62,7 @@ struct SkinnyRun<UNITS, E4m3> {
       lines[i] = *reinterpret_cast<const uint4 *>(row + min(skinny_unit_at(first + SKINNY_LINE_UNITS * i) * PACKED_ROWS, last));
   }
 
-  __device__ inline uint4 unit(uint32_t u, bool) const { return skinny_unit<E4m3>(lines, u); }
+  __device__ inline uint2 unit(uint32_t u, bool) const { return skinny_unit<E4m3>(lines, u); }
 };
 
 /* Up to SKINNY_STAGE_ROWS consecutive weight rows, and in 8 bits their scales: what fills one stage. */

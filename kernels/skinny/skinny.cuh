@@ -183,14 +183,11 @@ struct SkinnyBf16x3 : SkinnyHalf<__nv_bfloat16> {
   }
 };
 
-/* f32 rows in a bucket of up to TG_SKINNY_BF16X3_ROWS. An instruction has room for 8 batch rows, so the three parts of these rows can
- * each be a batch row of its own: row p * bucket + r is part p of row r. So a row becomes bf16x3 once, as it is stored, and not for each
- * product; all else is as with bf16 rows. The parts are a row's bits from the highest on, 8 each. Their sum is the row, exactly
- * from 2^-110 on. A sum is over four instructions before it is rounded, SkinnyBf16x3's over two. */
-struct SkinnyBf16x3Rows : SkinnyHalf<__nv_bfloat16> {
-  using X = float;
-  static constexpr uint32_t PARTS = TG_PARTS;
-  static constexpr uint32_t SUMS = 4;
+/* Rows in a bucket of up to TG_SKINNY_BF16X3_ROWS, each the sum of PARTS_ rows of T. An instruction has room for 8 batch rows, so parts can each be
+ * a batch row of its own: row p * bucket + r is part p of row r. So a row is taken apart once, as it is stored, and not for each product. */
+template <typename T, uint32_t PARTS_>
+struct SkinnyParts : SkinnyHalf<T> {
+  static constexpr uint32_t PARTS = PARTS_;
   static_assert(PARTS * TG_SKINNY_BF16X3_ROWS <= 8 && TG_SKINNY_BF16X3_ROWS == 2, "the rows of an instruction; two buckets");
 
   /* Which part of which row a lane has, in a bucket of 1 or 2. The last lanes' part does not exist. */
@@ -201,6 +198,16 @@ struct SkinnyBf16x3Rows : SkinnyHalf<__nv_bfloat16> {
     return min(i >> (bucket - 1), PARTS - 1) * bucket + min(i & (bucket - 1), rows - 1);
   }
   static __device__ inline uint32_t lane_shared_row(uint32_t rows, uint32_t bucket) { return shared_row(threadIdx.x % WARP / 4, rows, bucket); }
+
+  /* A value of the lane `lanes` further. */
+  static __device__ inline float from(float v, int lanes) { return __shfl_down_sync(0xffffffffu, v, lanes); }
+};
+
+/* f32 rows as bf16x3. All else is as with bf16 rows. The parts are a row's bits from the highest on, 8 each. Their sum is the row, exactly
+ * from 2^-110 on. A sum is over four instructions before it is rounded, SkinnyBf16x3's over two. */
+struct SkinnyBf16x3Rows : SkinnyParts<__nv_bfloat16, TG_PARTS> {
+  using X = float;
+  static constexpr uint32_t SUMS = 4;
 
   /* Takes the upper halves of two values, 8 bits and a sign of each, and keeps the rest in them. */
   static __device__ inline uint32_t take_upper(float &lo, float &hi) {
@@ -217,9 +224,37 @@ struct SkinnyBf16x3Rows : SkinnyHalf<__nv_bfloat16> {
 
   /* Adds the smallest part first. In a bucket of 1 a lane has two parts of the row, in one of 2 the same part of both rows. */
   static __device__ inline float2 whole(float2 sum, uint32_t bucket) {
-    auto from = [](float v, int lanes) { return __shfl_down_sync(0xffffffffu, v, lanes); };
     if (bucket == 1) return make_float2(sum.x + (sum.y + from(sum.x, 1)), 0.0f);
     return make_float2(sum.x + (from(sum.x, 1) + from(sum.x, 2)), sum.y + (from(sum.y, 1) + from(sum.y, 2)));
+  }
+};
+
+/* bf16 rows as two rows of f16, for weights in 8 bits, which one instruction makes f16 of a pair of. The first part has what f16 holds of 2^-8 of
+ * a value, which is all of it from 2^-9 on, the second 2^40 of the rest. Their sum is a row exactly from 2^-48 on, below 2^24. */
+struct SkinnyF16x2Rows : SkinnyParts<__half, TG_SKINNY_F16_PARTS> {
+  using X = __nv_bfloat16;
+  static constexpr uint32_t SUMS = 4;  /* with two, eight instructions behind each other would take as long as all the rest of a tile */
+  static constexpr float POWER = 0x1p8f, REST = 0x1p-40f;  /* what a sum lacks, and what that of the second part has beside the first's */
+
+  static __device__ inline void store(S *to, uint32_t apart, float4 v) {
+    const uint32_t rounded[2] = {pack2<X>(v.x, v.y), pack2<X>(v.z, v.w)};
+    uint32_t parts[PARTS][2];
+#pragma unroll
+    for (uint32_t i = 0; i < 2; i++) {
+      float2 rest = unpack2<X>(rounded[i]);
+      rest.x /= POWER, rest.y /= POWER;
+      parts[0][i] = pack2<S>(rest.x, rest.y);
+      const float2 first = unpack2<S>(parts[0][i]);
+      parts[1][i] = pack2<S>((rest.x - first.x) / REST, (rest.y - first.y) / REST);
+    }
+#pragma unroll
+    for (uint32_t p = 0; p < PARTS; p++)
+      *reinterpret_cast<uint2 *>(reinterpret_cast<char *>(to) + p * apart) = make_uint2(parts[p][0], parts[p][1]);
+  }
+
+  static __device__ inline float2 whole(float2 sum, uint32_t bucket) {
+    if (bucket == 1) return make_float2(fmaf(REST, sum.y, sum.x), 0.0f);
+    return make_float2(fmaf(REST, from(sum.x, 1), sum.x), fmaf(REST, from(sum.y, 1), sum.y));
   }
 };
 
@@ -229,20 +264,50 @@ struct SkinnyPacked : Math {
   static constexpr bool PACKED = true;
 };
 
-/* The same with weights in 8 bits, whose lanes have other columns (common/e4m3.cuh): a pair of each of a unit's four groups of 8. ldmatrix brings
- * these from shared memory: eight lanes give the addresses of one group, of all rows. An instruction has two groups: the first columns of both
- * pairs, then the second ones, as bf16_of_e4m3_by_turns() makes the weights'. */
+/* The same with weights in 8 bits, two words of which are a lane's 8 columns of a unit.
+ *
+ * As bf16, 2^-120 of them is multiplied, since a product for each pair would be a third of a consumer's instructions. A lane's columns of the rows,
+ * held for many of these, are 2^60 of themselves in turn, so that no product is subnormal; the rest goes into the scales. Powers of 2
+ * change no bit of a sum, of rows below 2^67. */
 template <class Math>
-struct SkinnyE4m3 : Math {
+struct SkinnyE4m3Weights : Math {
   using W = E4m3;
-  static constexpr bool PACKED = true;
+  static constexpr bool PACKED = true, IN_F16 = IS_HALF<typename Math::S>;
+  static constexpr float LARGE = 0x1p60f;
 
+  /* What a sum of products is to be multiplied by. */
+  static __device__ constexpr float power() {
+    if constexpr (IN_F16) return Math::POWER;
+    else return LARGE;
+  }
+  static __device__ inline uint4 unpacked(uint2 words) {
+    if constexpr (IN_F16) {
+      const uint2 a = f16_of_e4m3(words.x), b = f16_of_e4m3(words.y);
+      return make_uint4(a.x, a.y, b.x, b.y);
+    } else {
+      return make_uint4(small_bf16_of_e4m3<0>(words.x), small_bf16_of_e4m3<2>(words.x), small_bf16_of_e4m3<0>(words.y), small_bf16_of_e4m3<2>(words.y));
+    }
+  }
+  static __device__ inline void multiply(SkinnyTileSums &sum, uint2 first, uint2 second, const typename Math::Piece &x) {
+    Math::multiply(sum, unpacked(first), unpacked(second), x);
+  }
+};
+
+/* Lanes have other columns there (common/e4m3.cuh): a pair of each of a unit's four groups of 8. ldmatrix brings these from shared memory: eight
+ * lanes give the addresses of one group, of all rows. */
+template <class Math>
+struct SkinnyE4m3 : SkinnyE4m3Weights<Math> {
   static __device__ inline uint4 piece(const typename Math::S *x) {
     uint32_t v[4];
-    load_matrix_x4(v, reinterpret_cast<const __nv_bfloat16 *>(x));
-    auto firsts = [](uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x5410); };
-    auto seconds = [](uint32_t a, uint32_t b) { return __byte_perm(a, b, 0x7632); };
-    return make_uint4(firsts(v[0], v[1]), seconds(v[0], v[1]), firsts(v[2], v[3]), seconds(v[2], v[3]));
+    load_matrix_x4(v, x);
+    if constexpr (!SkinnyE4m3::IN_F16) {
+#pragma unroll
+      for (uint32_t &pair : v) {
+        const __nv_bfloat162 large = __hmul2(*reinterpret_cast<const __nv_bfloat162 *>(&pair), __float2bfloat162_rn(SkinnyE4m3::LARGE));
+        pair = *reinterpret_cast<const uint32_t *>(&large);
+      }
+    }
+    return make_uint4(v[0], v[1], v[2], v[3]);
   }
   static __device__ inline uint32_t lane_column() { return threadIdx.x % WARP / 8 * 8; }
   static __device__ inline uint32_t lane_shared_row(uint32_t rows, uint32_t bucket) { return Math::shared_row(threadIdx.x % 8, rows, bucket); }
@@ -250,11 +315,11 @@ struct SkinnyE4m3 : Math {
 
 /* f32 rows that become bf16x3 in registers, which each lane reads itself. */
 template <>
-struct SkinnyE4m3<SkinnyBf16x3> : SkinnyBf16x3 {
-  using W = E4m3;
-  static constexpr bool PACKED = true;
-
-  static __device__ inline Piece piece(const S *x) { return {make_float4(x[0], x[8], x[1], x[9]), make_float4(x[16], x[24], x[17], x[25])}; }
+struct SkinnyE4m3<SkinnyBf16x3> : SkinnyE4m3Weights<SkinnyBf16x3> {
+  static __device__ inline Piece piece(const S *x) {
+    auto large = [](const S *x) { return make_float4(x[0] * LARGE, x[1] * LARGE, x[8] * LARGE, x[9] * LARGE); };
+    return {large(x), large(x + 16)};
+  }
   static __device__ inline uint32_t lane_column() { return threadIdx.x % 4 * 2; }
 };
 
@@ -271,8 +336,10 @@ __device__ inline void skinny_add_up(SkinnyTileSums &acc, const SkinnyTileSums (
   SkinnyTileSums all;
   skinny_add_up<Math>(all, sums);
 #pragma unroll
-  for (uint32_t run = 0; run < SKINNY_TILE_RUNS; run++)
-    acc.run[run].x = fmaf(all.run[run].x, scale[run], acc.run[run].x), acc.run[run].y = fmaf(all.run[run].y, scale[run], acc.run[run].y);
+  for (uint32_t run = 0; run < SKINNY_TILE_RUNS; run++) {
+    const float by = scale[run] * Math::power();
+    acc.run[run].x = fmaf(all.run[run].x, by, acc.run[run].x), acc.run[run].y = fmaf(all.run[run].y, by, acc.run[run].y);
+  }
 }
 
 /* Makes sums of batch rows of the sums of their parts. */
@@ -319,20 +386,23 @@ struct SkinnyColumns<Math, false> {
 /* ---- sums of a tile -------------------------------------------------------------------------- */
 
 /* Where the sums of the consumer warps are added up. There are two such places, so that a tile's sums may be read while the next
- * one's are written. [2][warps][rows][TG_SKINNY_SUM_PITCH], weight rows innermost.
+ * one's are written. [places][warps][rows][TG_SKINNY_SUM_PITCH], weight rows innermost.
  *
  * With LOOSE (weights in 8 bits) the warps do not meet for each tile: each arrives at a barrier, and waits for the others as it puts its next
- * sums or reads these. So one may be a tile ahead. Else all would wait for the warp that reads the sums: by a profile of an H200 a quarter of
- * the time of gate and up of one row's experts. */
+ * sums. So one may be a tile ahead. A tile's sums are read behind the next one's put(), or behind wait(): who reads them at once comes late with its
+ * own share of the next tile, so the next reader waits for it, and each tile takes as much longer as a reader takes. Hence a third place. */
 template <bool LOOSE>
 struct SkinnySums {
+  static constexpr uint32_t PLACES = LOOSE ? TG_SKINNY_LOOSE_SUM_PLACES : 2;
+
   float *memory;
   uint32_t rows;
   uint64_t *barrier = nullptr;  /* with LOOSE: a phase for each tile */
   uint32_t turn = 0;            /* the place; with LOOSE, tiles so far */
+  uint32_t place = 0;           /* with LOOSE: of the last tile */
 
   static __host__ __device__ constexpr uint32_t bytes_of(uint32_t rows) {
-    return 2 * SKINNY_CONSUMER_WARPS * rows * TG_SKINNY_SUM_PITCH * sizeof(float);
+    return PLACES * SKINNY_CONSUMER_WARPS * rows * TG_SKINNY_SUM_PITCH * sizeof(float);
   }
 
   /* By one thread, ahead of the pipeline's init(). */
@@ -343,12 +413,16 @@ struct SkinnySums {
   /* With LOOSE, this thread's number among those that read the next tile's sums, of which each warp has the first ones by turns. */
   __device__ inline uint32_t reader() const { return (threadIdx.x + turn * WARP) % SKINNY_CONSUMERS; }
 
-  /* All consumers: store a tile's sums. Then get() may be called, with LOOSE after wait(). */
+  /* All consumers: store a tile's sums. Then get() may be called; with LOOSE of the tile before, and of this one after wait(). */
   __device__ inline void put(const SkinnyTileSums &sums) {
-    if constexpr (LOOSE) barrier_wait(barrier, turn % 2 ^ 1), turn++;  /* the others have read the sums before the last ones */
-    else turn ^= 1;
+    if constexpr (LOOSE) {
+      barrier_wait(barrier, turn % 2 ^ 1);  /* all have put the tile before, and read the one two before that */
+      turn++, place = place + 1 == PLACES ? 0 : place + 1;
+    } else {
+      turn ^= 1;
+    }
     const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, r = skinny_sum_row();
-    float *to = memory + (((LOOSE ? turn % 2 : turn) * SKINNY_CONSUMER_WARPS + warp) * rows + r) * TG_SKINNY_SUM_PITCH + lane / 4;
+    float *to = memory + (((LOOSE ? place : turn) * SKINNY_CONSUMER_WARPS + warp) * rows + r) * TG_SKINNY_SUM_PITCH + lane / 4;
 #pragma unroll
     for (uint32_t run = 0; run < SKINNY_TILE_RUNS; run++) {
       if (r < rows) to[run * SKINNY_STAGE_ROWS] = sums.run[run].x;
@@ -362,14 +436,15 @@ struct SkinnySums {
     }
   }
 
-  /* Waits for all warps' sums. */
+  /* Waits for all warps' sums of the last tile. */
   __device__ inline void wait() const {
     if constexpr (LOOSE) barrier_wait(barrier, turn % 2 ^ 1);
   }
 
-  /* The product of weight row n of the tile and batch row r. */
-  __device__ inline float get(uint32_t r, uint32_t n) const {
-    const float *from = memory + (LOOSE ? turn % 2 : turn) * SKINNY_CONSUMER_WARPS * rows * TG_SKINNY_SUM_PITCH + r * TG_SKINNY_SUM_PITCH + n;
+  /* The product of weight row n of the last tile and batch row r; with LOOSE perhaps of the tile `before`. */
+  __device__ inline float get(uint32_t r, uint32_t n, bool before = false) const {
+    const uint32_t at = !LOOSE ? turn : !before ? place : place == 0 ? PLACES - 1 : place - 1;
+    const float *from = memory + at * SKINNY_CONSUMER_WARPS * rows * TG_SKINNY_SUM_PITCH + r * TG_SKINNY_SUM_PITCH + n;
     float sum = from[0];
 #pragma unroll
     for (int w = 1; w < SKINNY_CONSUMER_WARPS; w++) sum += from[w * rows * TG_SKINNY_SUM_PITCH];

@@ -24,5 +24,7 @@ thread_local uint4 shared[simt::SHARED_BYTES / sizeof(uint4)];
 
 static const bool KNOWN = know({
   OF_TYPE(bf16), OF_TYPE(f16), OF_TYPE(f32), OF_TYPE(f32_bf16x3), OF_WORDS(experts_bf16), OF_WORDS(experts_f16), ONE(experts_f32_bf16x3),
-  OF_TYPE(bf16_e4m3), OF_TYPE(f32_e4m3), OF_TYPE(f32_e4m3_bf16x3), OF_WORDS(experts_bf16_e4m3), ONE(experts_f32_e4m3_bf16x3),
+  OF_TYPE(bf16_e4m3), OF_TYPE(f32_e4m3), OF_TYPE(f32_e4m3_bf16x3), ONE(experts_f32_e4m3_bf16x3),
+  OF_WORDS(conv_bf16_e4m3_f16x2), OF_WORDS(expert_gate_up_bf16_e4m3_f16x2), OF_WORDS(project_bf16_e4m3_f16x2), ONE(gate_up_bf16_e4m3_f16x2), OF_WORDS(held_out_bf16_e4m3_f16x2), OF_WORDS(down_bf16_e4m3_f16x2),
+  OF_WORDS(experts_bf16_e4m3_f16x2),
 });

@@ -61,6 +61,14 @@ uint32_t signed_bytes(uint32_t word) {
   auto number = [&](uint32_t byte) { return (uint32_t)(uint16_t)(int8_t)(word >> 8 * byte); };
   return number(FIRST) | number(FIRST + 1) << 16;
 }
+inline uint2 f16_of_e4m3(uint32_t word) {
+  auto pair = [&](uint32_t byte) {
+    const uint32_t bits = signed_bytes<0>(word >> 8 * byte) << 7 & 0xbf80bf80u;  /* 2^-8 of each */
+    const __half2 pair = __hmul2(*reinterpret_cast<const __half2 *>(&bits), __float2half2_rn(256.0f));
+    return *reinterpret_cast<const uint32_t *>(&pair);
+  };
+  return make_uint2(pair(0), pair(2));
+}
 inline void copy16_async(void *to, const void *from, bool valid) { simt::copy16(to, from, valid); }
 inline void copy16_async(void *to, const void *from, bool valid, uint64_t) { simt::copy16(to, from, valid); }
 inline uint64_t cache_policy(bool) { return 0; }
@@ -159,7 +167,6 @@ inline void store_to_block(float *p, uint32_t rank, float v, uint64_t *barrier) 
 inline void bulk_copy(void *to, const void *from, uint32_t bytes, uint64_t *barrier) { simt::bulk_to_shared(to, from, bytes, barrier); }
 inline void bulk_copy(void *to, const void *from, uint32_t bytes, uint64_t *barrier, uint64_t) { simt::bulk_to_shared(to, from, bytes, barrier); }
 inline void bulk_store(void *to, const void *from, uint32_t bytes) { simt::bulk(to, from, bytes, false); }
-inline void bulk_add(float *to, const void *from, uint32_t bytes) { simt::bulk(to, from, bytes, true); }
 inline void add4(void *to, uint4 v) {
   float *at = (float *)to, by[4];
   memcpy(by, &v, sizeof by);

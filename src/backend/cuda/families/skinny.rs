@@ -28,6 +28,7 @@ use crate::backend::cuda::tuning::variants::{Architecture, Linear};
 use crate::error::Result;
 use crate::model::ModelConfig;
 use crate::plan::Precision;
+use crate::sys::abi;
 use sizing::Sizing;
 
 /// The share of an SM's memory that is shared memory of `tg_skinny_held_out_*`: a block's 64 KB of weights stand in the rest on
@@ -38,8 +39,8 @@ const HELD_OUT_SHARED_PERCENT: u32 = 10;
 #[derive(Debug)]
 pub struct Skinny {
     any: Family,
-    /// Store f32 rows as bf16x3, for the buckets that [`sizing::is_bf16x3`] names.
-    bf16x3: Option<Family>,
+    /// Store rows in parts, for the buckets that [`sizing::parts`] names.
+    parts: Option<Family>,
     precision: Precision,
     limits: Limits,
 }
@@ -58,15 +59,17 @@ struct Family {
 }
 
 impl Family {
-    /// The kernels of `suffix` for experts of so many words of bits. A dense feed-forward has no experts.
-    fn load(library: &Library, suffix: &str, words: u32, fused: bool) -> Result<Self> {
+    /// The kernels of `suffix` for experts of so many words of bits, and of `whole` those that have a stage's columns of the rows at a time.
+    /// A dense feed-forward has no experts.
+    fn load(library: &Library, suffix: &str, whole: &str, words: u32, fused: bool) -> Result<Self> {
         let block_bytes = library.gpu.limits().block_bytes;
-        let kernel = |name: &str, words: u32| {
+        let kernel_of = |name: &str, suffix: &str, words: u32| {
             let instance = instance(words);
             let kernel = library.kernel(&format!("tg_skinny_{name}_{suffix}{instance}"))?;
             kernel.allow_shared(block_bytes)?;
             Ok::<_, crate::error::Error>(kernel)
         };
+        let kernel = |name: &str, words: u32| kernel_of(name, suffix, words);
         let held_out = kernel("held_out", words)?;
         held_out.prefer_shared(HELD_OUT_SHARED_PERCENT)?;
         Ok(Self {
@@ -74,7 +77,7 @@ impl Family {
             project: kernel("project", words)?,
             gate_up: kernel("gate_up", 1)?,
             expert_gate_up: kernel("expert_gate_up", words)?,
-            out: kernel("out", words)?,
+            out: kernel_of("out", whole, words)?,
             held_out,
             down: kernel("down", words)?,
             experts: fused.then(|| kernel("experts", words)).transpose()?,
@@ -93,12 +96,21 @@ impl Skinny {
             return Ok(None);
         }
         let (name, words) = (types(precision), expert_words(experts));
-        // With more words than one the fused experts of f32 rows have too few registers.
-        let bf16x3 = || Family::load(library, &format!("{name}_bf16x3"), words, words == 1);
-        let bf16x3 = (!precision.compute.is_half()).then(bf16x3).transpose()?;
+        let parts = match sizing::parts(precision, 1) {
+            None => None,
+            // With more words than one the fused experts of f32 rows have too few registers.
+            Some(abi::TG_PARTS) => {
+                let suffix = format!("{name}_bf16x3");
+                Some(Family::load(library, &suffix, &suffix, words, words == 1)?)
+            }
+            Some(_) => {
+                let suffix = format!("{name}_f16x2");
+                Some(Family::load(library, &suffix, &name, words, true)?)
+            }
+        };
         Ok(Some(Self {
-            any: Family::load(library, &name, words, bf16x3.is_none())?,
-            bf16x3,
+            any: Family::load(library, &name, &name, words, parts.is_none())?,
+            parts,
             precision,
             limits: library.gpu.limits(),
         }))
@@ -106,8 +118,8 @@ impl Skinny {
 
     /// For a bucket of `rows` rows.
     fn family(&self, rows: u32) -> &Family {
-        match &self.bf16x3 {
-            Some(bf16x3) if sizing::is_bf16x3(self.precision, rows) => bf16x3,
+        match &self.parts {
+            Some(parts) if sizing::parts(self.precision, rows).is_some() => parts,
             _ => &self.any,
         }
     }

@@ -23,9 +23,15 @@ pub const HELD_THREADS: u32 = 32 * CONSUMER_WARPS;
 /// Bytes on which weight rows of a stage begin.
 const LINE: u32 = abi::TG_SKINNY_LINE;
 
-/// Whether a bucket of `rows` rows is of the kernels that store f32 rows as bf16x3.
-pub fn is_bf16x3(precision: Precision, rows: u32) -> bool {
-    !precision.compute.is_half() && rows <= abi::TG_SKINNY_BF16X3_ROWS
+/// How many rows of 16 bits a row is stored as in a bucket of `rows` rows, if these are parts of it: bf16x3 of f32, and f16x2 of bf16 beside
+/// weights in 8 bits.
+pub fn parts(precision: Precision, rows: u32) -> Option<u32> {
+    let parts = match (precision.compute.is_half(), precision.weights) {
+        (false, _) => abi::TG_PARTS,
+        (true, WeightFormat::E4M3) => abi::TG_SKINNY_F16_PARTS,
+        (true, _) => return None,
+    };
+    (rows <= abi::TG_SKINNY_BF16X3_ROWS).then_some(parts)
 }
 
 /// One launch's ring and shared memory.
@@ -43,6 +49,9 @@ pub struct Sizing {
     /// Stages of a ring, at most: fewer where there is no room.
     pub stages: u32,
 }
+
+/// Places for a tile's sums.
+const SUM_PLACES: u32 = 2;
 
 /// What [`Sizing`] counts stages in: a stage of weights in 8 bits has half of the bytes.
 const STAGE_WEIGHT_BYTES: u32 = 2;
@@ -122,11 +131,7 @@ impl Sizing {
 
     /// The ring of the fused experts of one row, `per_row` of `experts`, with stages of either width.
     pub fn fused(&self, width: u32, inner: u32, per_row: u32, experts: usize) -> Option<Ring> {
-        let of_value = if is_bf16x3(self.precision, 1) {
-            abi::TG_PARTS
-        } else {
-            1
-        };
+        let of_value = parts(self.precision, 1).unwrap_or(1);
         let fixed = self.normed_bytes(1, width, Some(experts));
         let handed = CONSUMER_WARPS * (32 * (16 * of_value + 8 * per_row) + 4 * per_row);
         let stage = self.stage_bytes(width).max(self.stage_bytes(inner));
@@ -144,28 +149,36 @@ impl Sizing {
     fn normed_bytes(&self, rows: u32, width: u32, experts: Option<usize>) -> u32 {
         let weight_and_rows = 4 * width + self.row_bytes(rows, width);
         let choice = experts.map_or(0, choice_bytes);
-        sum_bytes(rows) + weight_and_rows + choice
+        let places = if self.precision.weights == WeightFormat::E4M3 {
+            abi::TG_SKINNY_LOOSE_SUM_PLACES
+        } else {
+            SUM_PLACES
+        };
+        sum_bytes(rows, places) + weight_and_rows + choice
     }
 
     /// The ring of a kernel that adds to the residual stream; its rows come a stage's columns at a time. `beside`: for the
     /// scores.
     pub fn adding(&self, rows: u32, inner: u32, beside: u32) -> Option<Ring> {
-        let is_ahead =
-            self.precision.weights == WeightFormat::E4M3 && self.precision.compute.is_half();
-        let places = if is_ahead {
-            abi::TG_SKINNY_ROW_PLACES
+        let columns = self.stage_columns(inner);
+        // What is copied ahead is not taken apart.
+        let x = if self.precision.weights == WeightFormat::E4M3 && self.precision.compute.is_half()
+        {
+            abi::TG_SKINNY_ROW_PLACES * rows * self.pitch(columns, self.compute_bytes())
         } else {
-            1
+            self.row_bytes(rows, columns)
         };
-        let x = places * self.row_bytes(rows, self.stage_columns(inner));
-        let (fixed, stage) = (sum_bytes(rows) + x + beside, self.stage_bytes(inner));
+        let (fixed, stage) = (
+            sum_bytes(rows, SUM_PLACES) + x + beside,
+            self.stage_bytes(inner),
+        );
         self.ring(fixed, stage)
     }
 
     /// Shared memory of a kernel that adds to the residual stream and holds its weights in registers; `None` where they are
     /// too many, or there is no room.
     pub fn holding(&self, rows: u32, inner: u32, beside: u32) -> Option<u32> {
-        let bytes = sum_bytes(rows) + self.row_bytes(rows, inner) + beside;
+        let bytes = sum_bytes(rows, SUM_PLACES) + self.row_bytes(rows, inner) + beside;
         (inner <= STAGE_COLUMNS && bytes <= self.limits.block_bytes).then_some(bytes)
     }
 
@@ -206,11 +219,14 @@ impl Sizing {
 
     /// Bytes of `columns` of all of a bucket's rows in shared memory.
     fn row_bytes(&self, rows: u32, columns: u32) -> u32 {
-        if is_bf16x3(self.precision, rows) {
-            abi::TG_PARTS * rows * self.pitch(columns, WeightFormat::BF16.bytes() as u32)
-        } else {
-            rows * self.pitch(columns, self.precision.compute.bytes() as u32)
+        match parts(self.precision, rows) {
+            Some(parts) => parts * rows * self.pitch(columns, WeightFormat::BF16.bytes() as u32),
+            None => rows * self.pitch(columns, self.compute_bytes()),
         }
+    }
+
+    fn compute_bytes(&self) -> u32 {
+        self.precision.compute.bytes() as u32
     }
 
     /// Bytes from a row of `elements` in shared memory to the next one, as skinny_pitch of kernels/skinny/skinny.cuh.
@@ -266,8 +282,8 @@ fn choice_bytes(experts: usize) -> u32 {
     }
 }
 
-fn sum_bytes(rows: u32) -> u32 {
-    2 * CONSUMER_WARPS * rows * abi::TG_SKINNY_SUM_PITCH * 4
+fn sum_bytes(rows: u32, places: u32) -> u32 {
+    places * CONSUMER_WARPS * rows * abi::TG_SKINNY_SUM_PITCH * 4
 }
 
 /// Shared memory of tg_skinny_out_* and tg_skinny_held_out_* for the scores of a tile.
