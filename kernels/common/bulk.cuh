@@ -1,4 +1,5 @@
-/* bulk.cuh: bytes that the copy engine copies to shared memory, or from there to global memory, or adds up there, from sm_90 on.
+/* bulk.cuh: bytes that the copy engine copies to shared memory, or from there to global memory, and an addition to global memory by threads; from
+ * sm_90 on.
  *
  * Tests run kernels on the host with tests/gpu_failures/driver/hopper.h in this file's place.
  */
@@ -23,7 +24,7 @@ __device__ inline void bulk_copy(void *to, const void *from, uint32_t bytes, uin
 __device__ inline void bulk_store(void *to, const void *from, uint32_t bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(shared_address(from)), "r"(bytes) : "memory");
 }
-/* A thread's own addition of four f32 to global memory, which nothing waits for. */
+/* Adds four f32 to those at `to`, on 16 bytes in global memory: one instruction of this thread's, whose result it does not wait for. */
 __device__ inline void add4(void *to, uint4 v) {
   asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(__uint_as_float(v.x)), "f"(__uint_as_float(v.y)),
                "f"(__uint_as_float(v.z)), "f"(__uint_as_float(v.w)) : "memory");

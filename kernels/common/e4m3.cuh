@@ -1,6 +1,6 @@
 /* e4m3.cuh: weights in 8 bits (OCP 8-bit floating point, E4M3: a sign, 4 bits of exponent, 3 of mantissa), multiplied as bf16, which holds
- * each exactly; the bits that are not a number become 480. A weight is such a number times the scale of its row, f32, which a product's sum is
- * multiplied by.
+ * each exactly; the bits that are not a number become 480. Buckets of few rows multiply them as f16 (f16_of_e4m3), in which those bits stay not a
+ * number. A weight is such a number times the scale of its row, f32, which a product's sum is multiplied by.
  *
  * All matrices of them are packed (common/packed.cuh), and a row's 64 bytes of a block are in the order of what a lane multiplies: of
  * column 16 t + 8 h + 2 q + j, byte 16 q + 4 t + 2 h + j. So 16 bytes are what lane q of four has of four instructions (mma or wgmma of
@@ -16,15 +16,15 @@ struct E4m3 {
 template <typename W>
 constexpr bool IS_E4M3 = std::is_same_v<W, E4m3>;
 
-/* Bytes FIRST and FIRST + 1 of a word, moved to the places of a pair of bf16: 2^-120 of each value, also where it is subnormal. It needs no
- * instruction of sm_89 or later. `sixteen` is a parameter for those who have it where the compiler does not know it: a shift takes the pipe of the
- * other two integer instructions, a product has another. */
+/* Moves bytes FIRST and FIRST + 1 of a word to the places of a pair of bf16, which are then 2^-120 of the values, also where these are subnormal. It
+ * needs no instruction of sm_89 or later. The product with `sixteen` is a shift by 4. A caller that keeps the compiler from knowing `sixteen` gets a
+ * multiplication, which another pipe executes than the other two integer instructions. */
 template <uint32_t FIRST>
 __device__ inline uint32_t small_bf16_of_e4m3(uint32_t word, uint32_t sixteen = 16) {
   return signed_bytes<FIRST>(word) * sixteen & 0x87f087f0u;
 }
 
-/* The same as a pair of bf16: the product with 2^120 is exact. */
+/* The same times 2^120, which is exact: the values themselves. */
 template <uint32_t FIRST>
 __device__ inline uint32_t bf16_of_e4m3(uint32_t word, uint32_t sixteen = 16) {
   const uint32_t bits = small_bf16_of_e4m3<FIRST>(word, sixteen);

@@ -25,7 +25,7 @@ __device__ inline uint32_t signed_bytes(uint32_t word) {
   return both;
 }
 
-/* The four e4m3 of a word as two pairs of f16, which hold each exactly; from sm_89 on. */
+/* The four E4M3 numbers of a word as two pairs of f16, which hold each exactly; from sm_89 on. */
 __device__ inline uint2 f16_of_e4m3(uint32_t word) {
   uint2 pairs;
   asm("{\n.reg .b16 low, high;\nmov.b32 {low, high}, %2;\ncvt.rn.f16x2.e4m3x2 %0, low;\ncvt.rn.f16x2.e4m3x2 %1, high;\n}"

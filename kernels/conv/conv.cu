@@ -11,7 +11,8 @@
  * decode steps have this in their in-projection's kernel (swap_ab/conv.cuh, persistent/conv.cuh).
  * tg_conv_rows_*: steps with prompts and three taps, which all published models have. A thread has CONV_ROWS consecutive rows and loads all
  * that they need at once; each row's u is made once for the three rows that it is part of. Only a chunk's first two rows read the state.
- * The thread that has the first does both, even where the second is the next thread's, and then moves the state: nobody else reads it.
+ * The thread that has the first does both, even where the second is the next thread's, and then moves the state. What the next thread reads of
+ * the state meanwhile goes into no result.
  * tg_conv_*: the same of any number of taps, a row a thread.
  *
  * Bound: memory, about 4H sizeof(x) bytes a row: 29 us of 8,000 rows on an H200, by hand (profiles/log/prompts.md).
@@ -127,11 +128,12 @@ __device__ inline void short_conv_rows(const tg_conv_args &a) {
   /* The step's tables were there before it began. */
   const uint32_t rows = __ldcg(&step->rows), last = max(rows, 1u) - 1;
   const tg_row *row_table = table<tg_row>(state, __ldcg(&step->row_table));
-  /* A row's place in its chunk follows from its neighbours' sequences. The table that has a chunk's first row would be one more load to wait for. */
+  /* The sequences of this thread's rows and of the CONV_TAPS - 1 before them show how many rows of its chunk a row has before it. The table that has
+   * a chunk's first row would be one more load to wait for. */
   uint32_t sequence[CONV_ROWS + CONV_TAPS - 1];
 #pragma unroll
   for (int i = 0; i < CONV_ROWS + CONV_TAPS - 1; i++) {
-    const uint32_t ahead = first + i;  /* as below */
+    const uint32_t ahead = first + i;  /* the row's number plus CONV_TAPS - 1 */
     sequence[i] = ahead < CONV_TAPS - 1 ? TG_NONE : __ldcg(&row_table[min(ahead - (CONV_TAPS - 1), last)].sequence);
   }
   wait_for_earlier_kernels();
@@ -141,12 +143,12 @@ __device__ inline void short_conv_rows(const tg_conv_args &a) {
   float4 u[CONV_ROWS + CONV_TAPS - 1], gate[CONV_ROWS];
 #pragma unroll
   for (int i = 0; i < CONV_ROWS + CONV_TAPS - 1; i++) {
-    const uint32_t ahead = first + i;  /* CONV_TAPS - 1 rows past the one */
+    const uint32_t ahead = first + i;  /* as above */
     u[i] = column(bcx, ahead < CONV_TAPS - 1 ? 0 : min(ahead - (CONV_TAPS - 1), last), c, hidden);
   }
 #pragma unroll
   for (int i = 0; i < CONV_ROWS; i++) gate[i] = load4(bcx + (size_t)min(first + i, last) * 3 * hidden + hidden + c);
-  uint32_t in_chunk[CONV_ROWS];  /* rows of its chunk before it, CONV_TAPS - 1 at most */
+  uint32_t in_chunk[CONV_ROWS];  /* rows of its chunk before it, counted up to CONV_TAPS - 1 */
 #pragma unroll
   for (int i = 0; i < CONV_ROWS; i++) {
     in_chunk[i] = 0;
@@ -155,7 +157,8 @@ __device__ inline void short_conv_rows(const tg_conv_args &a) {
       if (in_chunk[i] == back - 1 && sequence[i + CONV_TAPS - 1 - back] == sequence[i + CONV_TAPS - 1]) in_chunk[i] = back;
   }
   auto columns_of = [&](const tg_row &of) { return static_cast<T *>(a.columns) + (size_t)of.slot * (CONV_TAPS - 1) * hidden + c; };
-  /* Row r, of which `before` has the u of its rows: oldest first. */
+  /* Convolves row r, and stores it if it `stores`. `before` has u of that row and of those before it, oldest first; those before its chunk come from
+   * the state. `by` is its C. */
   auto convolve = [&](uint32_t r, uint32_t in_chunk, const float4 *before, float4 by, bool stores) {
     float4 sum = zeros;
 #pragma unroll
@@ -174,7 +177,7 @@ __device__ inline void short_conv_rows(const tg_conv_args &a) {
 #pragma unroll
   for (int i = 0; i < CONV_ROWS; i++) {
     if (first + i >= rows) break;
-    convolve(first + i, in_chunk[i], u + i, gate[i], i > 0 || in_chunk[i] != 1);  /* else who has the row before does it */
+    convolve(first + i, in_chunk[i], u + i, gate[i], i > 0 || in_chunk[i] != 1);  /* else the thread that has the row before stores it */
   }
 #pragma unroll
   for (int i = 0; i < CONV_ROWS; i++) {

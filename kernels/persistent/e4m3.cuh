@@ -32,7 +32,7 @@ __device__ inline void persistent_multiply_e4m3(typename Tile::Acc &acc, Persist
   if constexpr (Tile::PARTS == 1) {
     const uint32_t own = kept(w + E4m3Words::own_bytes());
     PersistentPipeline<Tile> released = pipe;
-    released.empty = kept(pipe.empty);  /* where it lies would be computed for each k-block */
+    released.empty = kept(pipe.empty);  /* else its address would be computed anew for each k-block */
     mainloop_fragments<Tile::OPERANDS>(
         pipe, full, steps,
         [&](uint32_t stage, uint32_t operand) {
@@ -89,8 +89,8 @@ __device__ inline void persistent_multiply_e4m3(typename Tile::Acc &acc, Persist
   }
 }
 
-/* A warpgroup: its operands' columns of `rows` batch rows, of type V, to y[0 ..][n ..]: of every 16 weight rows HALVES (1 or 2) groups of 8
- * columns.
+/* A warpgroup stores its operands' columns of `rows` batch rows, of type V, to y[0 ..][n ..], or with `adds` adds them: of every 16 weight rows HALVES
+ * (1 or 2) groups of 8 columns.
  * `pair(operand, i, half)` is this thread's of batch rows 8 i + 2 q and the one behind it, of its row g or g + 8. */
 template <class Tile, uint32_t HALVES, typename V, class Pair>
 __device__ inline void persistent_store_transposed(char *out, V *y, uint32_t rows, uint32_t n, uint32_t n_total, bool adds, Pair pair) {

@@ -6,7 +6,7 @@
 #include "persistent/tile.cuh"
 #include "wgmma/mainloop.cuh"
 
-/* Rows of y that do not start on 16 bytes: this one of THREADS threads stores its share of persistent_leave(), an element at a time. */
+/* THREADS threads do what persistent_leave() does, an element at a time, where rows of y do not start on 16 bytes. */
 template <uint32_t PITCH, uint32_t THREADS, typename V>
 __device__ inline void persistent_leave_singly(const char *out, V *y, uint32_t rows, uint32_t columns, uint32_t n, uint32_t n_total, bool adds) {
 #pragma unroll 1
@@ -22,8 +22,8 @@ __device__ inline void persistent_leave_singly(const char *out, V *y, uint32_t r
   }
 }
 
-/* THREADS threads: COLUMNS columns of type V of up to ROWS rows, which lie PITCH bytes apart in `out`, to y[0 ..][n ..]. What lies at or past `rows`
- * or n_total stays here. */
+/* THREADS threads store COLUMNS columns of type V of up to ROWS rows, which lie PITCH bytes apart in `out`, to y[0 ..][n ..], or with `adds` add
+ * them, if they are f32. What lies at or past `rows` or n_total stays here. The caller has them meet before, and before `out` is written again. */
 template <uint32_t THREADS, uint32_t ROWS, uint32_t COLUMNS, uint32_t PITCH, typename V>
 __device__ inline void persistent_leave(const char *out, V *y, uint32_t rows, uint32_t n, uint32_t n_total, bool adds) {
   constexpr uint32_t ELEMENTS = 16 / sizeof(V), PIECES = COLUMNS / ELEMENTS, COUNT = ROWS * PIECES / THREADS;
@@ -48,8 +48,8 @@ __device__ inline void persistent_leave(const char *out, V *y, uint32_t rows, ui
   }
 }
 
-/* A warp: COLUMNS columns of its rows, of type V, to y[0 ..][n ..]. `pair(i, half)` is this thread's i-th pair of neighbours
- * (columns 8 i + 2 q, of its row g or g + 8). */
+/* A warp stores COLUMNS columns of its rows, of type V, to y[0 ..][n ..], or with `adds` adds them. `pair(i, half)` is this thread's i-th pair of
+ * neighbours (columns 8 i + 2 q, of its row g or g + 8). */
 template <uint32_t COLUMNS, typename V, class Pair>
 __device__ inline void persistent_store(char *out, V *y, uint32_t rows, uint32_t n, uint32_t n_total, bool adds, Pair pair) {
   constexpr uint32_t PITCH = COLUMNS * sizeof(V) + 16;

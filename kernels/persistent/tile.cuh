@@ -12,7 +12,7 @@
 constexpr uint32_t PERSISTENT_WARPS = TG_PERSISTENT_GROUPS * GMMA_GROUP / WARP;
 constexpr uint32_t PERSISTENT_WARP_ROWS = GMMA_M * WARP / GMMA_GROUP;  /* of a tile, whose sums a warp has */
 constexpr uint32_t PERSISTENT_AHEAD = 6;  /* k-blocks whose weights are prefetched into L2 before the grid dependency wait */
-constexpr uint32_t PERSISTENT_LATER = 1000;  /* ns that a warpgroup begins behind the one before: less than the pipeline holds */
+constexpr uint32_t PERSISTENT_LATER = 1000;  /* ns that a warpgroup begins behind the one before: less than the pipeline's stages last */
 constexpr uint32_t PERSISTENT_BAND = 16;  /* row tiles whose weight rows are taken in one go, and so come from memory once */
 
 /* Rows of type T, WIDTH weight rows of a tile; blocks that multicast weight rows; whether batch rows are gathered; type of weights in memory. */
@@ -29,7 +29,7 @@ struct PersistentTile {
   static constexpr uint32_t GROUPS = E4M3 && WIDTH == 192 ? 3 : TG_PERSISTENT_GROUPS;  /* warpgroups that multiply */
   static constexpr uint32_t THREADS = (GROUPS + 1) * GMMA_GROUP;
   static constexpr uint32_t OPERANDS = E4M3 ? WIDTH / (GROUPS * GMMA_M) : 1;  /* of GMMA_M rows, that a warpgroup multiplies */
-  /* Registers of threads that multiply, and of the others, where what a launch gives each is too few. */
+  /* Registers of threads that multiply, and of the others, where a launch gives each thread too few. */
   static constexpr bool TAKES_REGISTERS = E4M3 || WIDTH > 192;
   static constexpr uint32_t REGISTERS = GROUPS > 2 ? 152 : PARTS > 1 ? 200 : 232;
   static constexpr uint32_t OTHER_REGISTERS = (GROUPS > 2 ? 512 : 504) - GROUPS * REGISTERS;

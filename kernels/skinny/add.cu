@@ -15,7 +15,7 @@
  *   warp 0     down: loads the chosen words for all, first of all    chosen words                            __syncthreads()
  *
  * A warp loads the columns of a batch row that it alone needs, and waits for no other warp. Beside weights in 8 bits it copies those of 16-bit
- * rows two stages ahead, since they come later than a stage takes. tg_skinny_down_* loads the chosen experts'
+ * rows two stages ahead, since they come later than a stage takes, unless it takes them apart (f16x2). tg_skinny_down_* loads the chosen experts'
  * weights before the grid dependency wait. It may start before their words are there, and spins on their marks. Gate/up triggers only
  * after its wait, so that the clear() of the kernel before is visible and no old mark is found.
  *
@@ -397,7 +397,7 @@ __device__ inline void skinny_held_out(const tg_skinny_add_args &a) {
 #define SKINNY_ADD(SUFFIX, MATH, WORDS)                                                         \
   SKINNY_KERNEL(down_##SUFFIX, tg_skinny_add_args, skinny_add<SkinnyPacked<MATH>, true, WORDS>(a);) \
   STRUCT_KERNEL(tg_skinny_held_out_##SUFFIX, tg_skinny_add_args, (skinny_held_out<MATH, WORDS>), SKINNY_CONSUMERS)
-/* For up to 32 and 64 experts. */
+/* For up to 32 and 64 experts. tg_skinny_out_* has no instance that stores bf16 rows as f16x2: what it copies ahead it cannot take apart. */
 #define SKINNY_ADD_OF(SUFFIX, MATH)  \
   SKINNY_OUT(SUFFIX, MATH, 1)        \
   SKINNY_OUT(SUFFIX##_e64, MATH, 2)  \

@@ -145,7 +145,7 @@ __device__ inline void skinny_choose(SkinnyChoice<WORDS> &choice, SkinnyRouting<
   float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
   float squares = 0.0f;
   if (r < rows) {
-    /* The first share of squares is loaded with those of scores: behind these it would be another wait for all weights under way. */
+    /* The first share of squares is loaded ahead of those of scores: behind them it would be one more wait for all weights under way. */
     const float *of_squares = routing.squares + (size_t)r * routing.tiles;
     uint32_t of_lane = part * WARP + lane;
     const float first_squares = of_lane < routing.tiles ? __ldcg(of_squares + of_lane) : 0.0f;

@@ -107,7 +107,7 @@ __device__ inline void skinny_conv(const tg_skinny_conv_args &a) {
   const auto *x_row = block.row(rows);
   SkinnyColumns<Math> x_columns;
   x_columns.load(x_row, block.pipeline.k, true);
-  constexpr uint32_t LATE = IS_E4M3<W>;  /* so many tiles later are sums read (SkinnySums) */
+  constexpr uint32_t LATE = IS_E4M3<W>;  /* how many thirds later sums are read (SkinnySums) */
   for (uint32_t tile = blockIdx.x; tile < tiles; tile += blocks) {
     const uint32_t c = tile * SKINNY_OUTPUTS + i;
     if (mine && tile != blockIdx.x) past.load(state_of_row, taps, position, c, hidden, length);

@@ -117,7 +117,7 @@ __device__ inline void skinny_gate_up_tiles(SkinnyNormBlock<Math, WORDS> &block,
       to.mine = r < count && n < outputs && (FUSED || choice.has(r, e));
       if (to.mine) {
         to.y = y_of(FUSED ? 0 : r, e) + n;
-        /* loaded after h, as below; here the word is looked at when the sums are there, since a tile takes no longer than this load */
+        /* loaded after h, as below. The word is looked at when the output is stored, since a tile takes no longer than this load */
         if (FUSED) to.word = skinny_word(to.y);
       }
       at.next();
@@ -249,7 +249,8 @@ __device__ inline void skinny_experts(const tg_skinny_experts_args &a) {
 #define SKINNY_EXPERTS(NAME, MATH, WORDS, FUSED) \
   SKINNY_KERNEL(NAME, tg_skinny_experts_args, skinny_experts<SkinnyPacked<MATH>, WORDS, FUSED>(a);)
 
-/* For up to 32 and 64 experts. Fused f32 rows exist for up to 32 only: with more there are too few registers. */
+/* For up to 32 and 64 experts. Fused f32 rows exist for up to 32 only: with more there are too few registers.
+ * Fused kernels of weights in 8 bits exist with rows in parts only, since they have one row. */
 #define SKINNY_EXPERT_GATE_UP(SUFFIX, MATH)                \
   SKINNY_EXPERTS(expert_gate_up_##SUFFIX, MATH, 1, false)  \
   SKINNY_EXPERTS(expert_gate_up_##SUFFIX##_e64, MATH, 2, false)

@@ -135,14 +135,14 @@ struct SkinnyNormBlock {
     sums.put(skinny_whole<Math>(pipeline.consume(columns, inner, load), sums.rows));
   }
 
-  /* Output i of a tile of gate and up, for row r; with LOOSE sums perhaps of the tile `before`. */
+  /* Output i of the last tile of gate and up for row r, or with LOOSE sums of the tile `before` it. */
   __device__ inline float gated(uint32_t r, uint32_t i, bool before = false) const {
     return silu(sums.get(r, i, before)) * sums.get(r, i + GATE_OUTPUTS, before);
   }
 
-  /* All consumers: this block's tiles of gate and up, with LOOSE sums. take(r) goes on to the next tile and gives where this thread's output of it
-   * goes, of row r, if it is `mine`; `more` says whether there is one. give(to, value) stores an output, a tile later: a whole warp
-   * calls it, and value() may be called by those whose it is. */
+  /* All consumers multiply this block's tiles of gate and up, with LOOSE sums. take(r) goes on to the next tile, and returns whether there is one
+   * (`more`), whether this thread has an output of it, of row r (`mine`), and where that goes. give(to, value) stores the output a tile later: a
+   * whole warp calls it, first of no tile, and the threads whose output it is call value(). */
   template <class Take, class Give>
   __device__ inline void gate_up_tiles(SkinnyColumns<Math> &columns, const S *row, uint32_t inner, Take take, Give give) {
     decltype(take(0u)) last{};

@@ -48,7 +48,8 @@ struct SkinnyRun {
 };
 
 /* In 8 bits a lane's 16 bytes are two units, a packed block's columns. Rows lie packed: 8 lanes read what lies side by side. In place of a line
- * past the stage's columns the last one is read again: no 8 bits are infinite or not a number, and batch rows are zeros there. */
+ * past the stage's columns the row's last one is read again. Batch rows are zeros there, no 8 bits are infinite, and bits that are not a number have
+ * made the row's sums so already. */
 template <uint32_t UNITS>
 struct SkinnyRun<UNITS, E4m3> {
   uint4 lines[UNITS / SKINNY_LINE_UNITS];

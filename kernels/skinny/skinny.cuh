@@ -113,7 +113,7 @@ __device__ inline void skinny_mma(SkinnyTileSums &sum, uint4 first, uint4 second
 }
 
 /* A Math has: X, S, W, Piece, PARTS, PACKED, HELD, AT_ONCE, SUMS, piece, lane_column, lane_row, shared_row, lane_shared_row, store, whole,
- * multiply (and lane_part where HELD with PARTS > 1).
+ * multiply; lane_part where HELD with PARTS > 1; power with weights in 8 bits, and POWER where these become f16.
  *
  * Rows and weights of the same 16-bit type: */
 template <typename T>
@@ -229,12 +229,13 @@ struct SkinnyBf16x3Rows : SkinnyParts<__nv_bfloat16, TG_PARTS> {
   }
 };
 
-/* bf16 rows as two rows of f16, for weights in 8 bits, which one instruction makes f16 of a pair of. The first part has what f16 holds of 2^-8 of
- * a value, which is all of it from 2^-9 on, the second 2^40 of the rest. Their sum is a row exactly from 2^-48 on, below 2^24. */
+/* bf16 rows as f16x2, two rows of f16, beside weights in 8 bits: one instruction makes f16 of a pair of these. The first part is a value times 2^-8,
+ * rounded to f16, which loses nothing from 2^-9 on. The second is 2^40 times what it lost. Together they are a value exactly from 2^-48 on and below
+ * 2^24. From there on the first part is infinite. */
 struct SkinnyF16x2Rows : SkinnyParts<__half, TG_SKINNY_F16_PARTS> {
   using X = __nv_bfloat16;
-  static constexpr uint32_t SUMS = 4;  /* with two, eight instructions behind each other would take as long as all the rest of a tile */
-  static constexpr float POWER = 0x1p8f, REST = 0x1p-40f;  /* what a sum lacks, and what that of the second part has beside the first's */
+  static constexpr uint32_t SUMS = 4;  /* with two, eight instructions in a row would take as long as all the rest of a tile */
+  static constexpr float POWER = 0x1p8f, REST = 0x1p-40f;  /* the product is POWER times: sum of first parts + REST times that of second parts */
 
   static __device__ inline void store(S *to, uint32_t apart, float4 v) {
     const uint32_t rounded[2] = {pack2<X>(v.x, v.y), pack2<X>(v.z, v.w)};
@@ -264,11 +265,11 @@ struct SkinnyPacked : Math {
   static constexpr bool PACKED = true;
 };
 
-/* The same with weights in 8 bits, two words of which are a lane's 8 columns of a unit.
+/* Rows as Math has them, with weights in 8 bits, two words of which are a lane's 8 columns of a unit.
  *
- * As bf16, 2^-120 of them is multiplied, since a product for each pair would be a third of a consumer's instructions. A lane's columns of the rows,
- * held for many of these, are 2^60 of themselves in turn, so that no product is subnormal; the rest goes into the scales. Powers of 2
- * change no bit of a sum, of rows below 2^67. */
+ * Where weights become bf16, 2^-120 of them is multiplied, since a product of each pair with 2^120 would be a third of a consumer's instructions. A
+ * lane's columns of the rows, of which there are fewer, are multiplied by 2^60, so that no product is subnormal; the scales have the other 2^60
+ * (power). Powers of 2 change no bit of a sum, of rows from 2^-57 on and below 2^67. */
 template <class Math>
 struct SkinnyE4m3Weights : Math {
   using W = E4m3;
@@ -293,8 +294,8 @@ struct SkinnyE4m3Weights : Math {
   }
 };
 
-/* Lanes have other columns there (common/e4m3.cuh): a pair of each of a unit's four groups of 8. ldmatrix brings these from shared memory: eight
- * lanes give the addresses of one group, of all rows. */
+/* A lane's columns as weights in 8 bits have them (common/e4m3.cuh): a pair of each of a unit's four groups of 8. ldmatrix brings these from shared
+ * memory: eight lanes give the addresses of one group, of all rows. */
 template <class Math>
 struct SkinnyE4m3 : SkinnyE4m3Weights<Math> {
   static __device__ inline uint4 piece(const typename Math::S *x) {
@@ -385,12 +386,13 @@ struct SkinnyColumns<Math, false> {
 
 /* ---- sums of a tile -------------------------------------------------------------------------- */
 
-/* Where the sums of the consumer warps are added up. There are two such places, so that a tile's sums may be read while the next
- * one's are written. [places][warps][rows][TG_SKINNY_SUM_PITCH], weight rows innermost.
+/* Where the sums of the consumer warps are added up: PLACES times, so that a tile's sums may be read while the next one's are written.
+ * [PLACES][warps][rows][TG_SKINNY_SUM_PITCH], weight rows innermost.
  *
  * With LOOSE (weights in 8 bits) the warps do not meet for each tile: each arrives at a barrier, and waits for the others as it puts its next
- * sums. So one may be a tile ahead. A tile's sums are read behind the next one's put(), or behind wait(): who reads them at once comes late with its
- * own share of the next tile, so the next reader waits for it, and each tile takes as much longer as a reader takes. Hence a third place. */
+ * sums. So one may be a tile ahead. A tile's sums are read behind the next one's put(), or behind wait(). A warp that reads them at once is late with
+ * its own share of the next tile, whose reader waits for it: each tile takes longer by the time that a reader takes. Sums that are read a tile later
+ * need a third place, since a warp that is ahead already writes those of the tile after the next. */
 template <bool LOOSE>
 struct SkinnySums {
   static constexpr uint32_t PLACES = LOOSE ? TG_SKINNY_LOOSE_SUM_PLACES : 2;
@@ -398,8 +400,8 @@ struct SkinnySums {
   float *memory;
   uint32_t rows;
   uint64_t *barrier = nullptr;  /* with LOOSE: a phase for each tile */
-  uint32_t turn = 0;            /* the place; with LOOSE, tiles so far */
-  uint32_t place = 0;           /* with LOOSE: of the last tile */
+  uint32_t turn = 0;            /* the last tile's place; with LOOSE, tiles so far */
+  uint32_t place = 0;           /* with LOOSE: the last tile's */
 
   static __host__ __device__ constexpr uint32_t bytes_of(uint32_t rows) {
     return PLACES * SKINNY_CONSUMER_WARPS * rows * TG_SKINNY_SUM_PITCH * sizeof(float);
@@ -416,7 +418,7 @@ struct SkinnySums {
   /* All consumers: store a tile's sums. Then get() may be called; with LOOSE of the tile before, and of this one after wait(). */
   __device__ inline void put(const SkinnyTileSums &sums) {
     if constexpr (LOOSE) {
-      barrier_wait(barrier, turn % 2 ^ 1);  /* all have put the tile before, and read the one two before that */
+      barrier_wait(barrier, turn % 2 ^ 1);  /* all have put the tile before, and read the one whose place this is */
       turn++, place = place + 1 == PLACES ? 0 : place + 1;
     } else {
       turn ^= 1;
@@ -441,7 +443,7 @@ struct SkinnySums {
     if constexpr (LOOSE) barrier_wait(barrier, turn % 2 ^ 1);
   }
 
-  /* The product of weight row n of the last tile and batch row r; with LOOSE perhaps of the tile `before`. */
+  /* The product of weight row n and batch row r of the last tile, or with LOOSE of the tile `before` it. */
   __device__ inline float get(uint32_t r, uint32_t n, bool before = false) const {
     const uint32_t at = !LOOSE ? turn : !before ? place : place == 0 ? PLACES - 1 : place - 1;
     const float *from = memory + at * SKINNY_CONSUMER_WARPS * rows * TG_SKINNY_SUM_PITCH + r * TG_SKINNY_SUM_PITCH + n;
@@ -462,7 +464,7 @@ struct SkinnySums {
     __VA_ARGS__                                                                                 \
   }
 
-/* ENTRY(suffix of the name, Math) for each kind of rows and weights. */
+/* ENTRY(suffix of the name, Math) for each kind of rows and weights. bf16_e4m3_f16x2 is not among them, since tg_skinny_out_* has none. */
 #define FOR_SKINNY_TYPES(ENTRY)                   \
   OF_BF16(ENTRY(bf16, SkinnyHalf<__nv_bfloat16>)) \
   OF_F16(ENTRY(f16, SkinnyHalf<__half>))          \

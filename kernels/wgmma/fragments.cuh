@@ -23,7 +23,7 @@ struct E4m3Words {
   /* Where a lane's first word lies in a block. */
   static __device__ inline uint32_t own_bytes() { return threadIdx.x % WARP * (uint32_t)sizeof(uint4); }
 
-  /* The fragments of instruction T of the k-block's four. */
+  /* The fragments of instruction T of the k-block's four; `sixteen` as small_bf16_of_e4m3() has it. */
   template <uint32_t T>
   __device__ inline void fragments(uint32_t (&a)[4], uint32_t sixteen = 16) const {
     const uint32_t g = T == 0 ? low.x : T == 1 ? low.y : T == 2 ? low.z : low.w;

@@ -46,18 +46,18 @@ __device__ inline void mainloop(Pipe &pipe, uint32_t full, uint32_t steps, Prepa
   done(before, steps - 1);
 }
 
-/* The same of weights in 8 bits, of which a warp has OPERANDS (1 or 2) times 16 rows: the fragments of one operand of a k-block are made while the
- * products of the one before are under way, and the next k-block is waited for, and its words loaded, meanwhile too. words(stage, operand) loads
+/* The same of weights in 8 bits, of which a warp has OPERANDS (1 or 2) times 16 rows: while the products of one operand of a k-block are under way the
+ * fragments of the next one are made, the next k-block is waited for, and the words of all of its operands are loaded. words(stage, operand) loads
  * them; issue(a, stage, operand, step) issues a gmma_fence(), the products and a gmma_commit(): if that stood behind branches of issue(), the
  * compiler would add a group without products, and gmma_wait<1>() would wait for those that have just been issued.
  *
- * What bounds it is one warp's chain of instructions, of which two warps share a quarter of an SM: so integer instructions go to two pipes, and
- * the stage is of_warp(), which leaves operands' addresses to uniform registers. */
+ * One warp's chain of instructions bounds it, since a quarter of an SM has only two such warps. So the integer instructions go to two pipes
+ * (small_bf16_of_e4m3), and the stage is of_warp(), which leaves operands' addresses to uniform registers. */
 template <uint32_t OPERANDS, class Pipe, class Words, class Issue, class Done>
 __device__ inline void mainloop_fragments(Pipe &pipe, uint32_t full, uint32_t steps, Words words, Issue issue, Done done) {
   constexpr uint32_t TURN = 2 / OPERANDS;  /* k-blocks */
   uint32_t a[2][4][4], before = 0, here = 0;
-  const uint32_t sixteen = kept(16 * gridDim.z);  /* no launch has a grid of three dimensions */
+  const uint32_t sixteen = kept(16 * gridDim.z);  /* 16, which ptxas does not know: no launch has a grid of three dimensions */
   auto barrier = [&] { return full + pipe.at * (uint32_t)sizeof(uint64_t); };
   barrier_wait(barrier(), pipe.parity);
   E4m3Words held[OPERANDS];

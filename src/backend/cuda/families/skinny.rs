@@ -39,7 +39,7 @@ const HELD_OUT_SHARED_PERCENT: u32 = 10;
 #[derive(Debug)]
 pub struct Skinny {
     any: Family,
-    /// Store rows in parts, for the buckets that [`sizing::parts`] names.
+    /// The kernels that store rows in parts, for the buckets of which [`sizing::parts`] says so.
     parts: Option<Family>,
     precision: Precision,
     limits: Limits,
@@ -59,8 +59,8 @@ struct Family {
 }
 
 impl Family {
-    /// The kernels of `suffix` for experts of so many words of bits, and of `whole` those that have a stage's columns of the rows at a time.
-    /// A dense feed-forward has no experts.
+    /// The kernels of `suffix` for experts of so many words of bits, but `out` of `whole`, which copies its rows ahead as they are. A dense
+    /// feed-forward has no experts.
     fn load(library: &Library, suffix: &str, whole: &str, words: u32, fused: bool) -> Result<Self> {
         let block_bytes = library.gpu.limits().block_bytes;
         let kernel_of = |name: &str, suffix: &str, words: u32| {
@@ -98,7 +98,7 @@ impl Skinny {
         let (name, words) = (types(precision), expert_words(experts));
         let parts = match sizing::parts(precision, 1) {
             None => None,
-            // With more words than one the fused experts of f32 rows have too few registers.
+            // bf16x3. With more words than one the fused experts of f32 rows have too few registers.
             Some(abi::TG_PARTS) => {
                 let suffix = format!("{name}_bf16x3");
                 Some(Family::load(library, &suffix, &suffix, words, words == 1)?)

@@ -23,8 +23,8 @@ pub const HELD_THREADS: u32 = 32 * CONSUMER_WARPS;
 /// Bytes on which weight rows of a stage begin.
 const LINE: u32 = abi::TG_SKINNY_LINE;
 
-/// How many rows of 16 bits a row is stored as in a bucket of `rows` rows, if these are parts of it: bf16x3 of f32, and f16x2 of bf16 beside
-/// weights in 8 bits.
+/// How many parts of 16 bits a row is stored as in a bucket of `rows` rows: those of bf16x3 of f32, and of f16x2 of bf16 beside weights in 8
+/// bits. `None`: it is stored whole.
 pub fn parts(precision: Precision, rows: u32) -> Option<u32> {
     let parts = match (precision.compute.is_half(), precision.weights) {
         (false, _) => abi::TG_PARTS,
@@ -50,7 +50,7 @@ pub struct Sizing {
     pub stages: u32,
 }
 
-/// Places for a tile's sums.
+/// Places for a tile's sums, as SkinnySums of kernels/skinny/skinny.cuh without LOOSE.
 const SUM_PLACES: u32 = 2;
 
 /// What [`Sizing`] counts stages in: a stage of weights in 8 bits has half of the bytes.
@@ -161,7 +161,7 @@ impl Sizing {
     /// scores.
     pub fn adding(&self, rows: u32, inner: u32, beside: u32) -> Option<Ring> {
         let columns = self.stage_columns(inner);
-        // What is copied ahead is not taken apart.
+        // Rows that are copied ahead are whole. Down of a bucket that stores them in parts takes two places a row of these three.
         let x = if self.precision.weights == WeightFormat::E4M3 && self.precision.compute.is_half()
         {
             abi::TG_SKINNY_ROW_PLACES * rows * self.pitch(columns, self.compute_bytes())
