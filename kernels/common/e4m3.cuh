@@ -1,6 +1,6 @@
 /* e4m3.cuh: weights in 8 bits (OCP 8-bit floating point, E4M3: a sign, 4 bits of exponent, 3 of mantissa), multiplied as bf16, which holds
- * each exactly; the bits that are not a number become 480. Buckets of few rows multiply them as f16 (f16_of_e4m3), in which those bits stay not a
- * number. A weight is such a number times the scale of its row, f32, which a product's sum is multiplied by.
+ * each exactly; the bits that are not a number become 480. Skinny kernels of 1 or 2 bf16 rows multiply them as f16 (f16_of_e4m3), where those
+ * bits stay not a number. A weight is such a number times the scale of its row, f32, which a product's sum is multiplied by.
  *
  * All matrices of them are packed (common/packed.cuh), and a row's 64 bytes of a block are in the order of what a lane multiplies: of
  * column 16 t + 8 h + 2 q + j, byte 16 q + 4 t + 2 h + j. So 16 bytes are what lane q of four has of four instructions (mma or wgmma of

@@ -21,8 +21,8 @@
  *
  * tg_skinny_held_out_* has no producer. Its weights are 256 bytes a thread, so all are under way before the grid dependency wait, and
  * no shared memory holds them; the launcher asks for a large first-level cache, where they stand on their way. The registers of the next
- * kernel, gate/up, find no room beside (9 warps of 144 and 8 of 104 are more than an SM has), so it begins as blocks of this one end. That
- * is ptxas's output, which nothing enforces.
+ * kernel, gate/up, find no room beside (in bf16 9 warps of 144 and 8 of 128 are more than an SM has), so it begins as blocks of this one end. That
+ * is ptxas's output, which nothing enforces; of weights in 8 bits beside 3 to 8 rows the registers would suffice (120 and 96).
  *
  * Bound: memory, N K sizeof(W) bytes (for experts, of each that any row chose). Measured on an H200 in bf16 at 1 row, from kernel to kernel
  * (floor; how: profiles/README.md): 2048 x 2048 2.2 us (1.9), or 1.7 behind attention, during which its weights come; 2048 x 7168 8.5 us

@@ -56,7 +56,7 @@ fn requests(vocab_size: u32, logits: bool) -> Vec<Request> {
     requests
 }
 
-/// Layers of the full size, few of them.
+/// A model of six layers, each of the full size.
 fn full_layers() -> Arc<Model> {
     let sizes = concat!(
         "random:",
@@ -136,7 +136,7 @@ struct Comparison<'a> {
     ways: &'a [LaunchWay],
     stages: &'a [usize],
     logits: bool,
-    /// Of logits and logprobs, in f32.
+    /// How far logits and logprobs may lie apart, as a share of the expected one, or of 1 where that is less; in f32.
     tolerance: f32,
 }
 
@@ -238,7 +238,8 @@ fn ragged_shared_prefixes_change_no_answer() {
     .check(&OpenGpu::new(0).unwrap());
 }
 
-/// The first of 256 requests, whose prefix none, one or all of the others share: each of its steps is in the same bucket then.
+/// The first of 256 requests gets the same answer whether none, one or all of the others share its prefix: each of its steps is in the same
+/// bucket.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn a_row_has_the_same_bits_beside_any_number_of_sharers() {

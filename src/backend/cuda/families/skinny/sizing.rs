@@ -161,7 +161,7 @@ impl Sizing {
     /// scores.
     pub fn adding(&self, rows: u32, inner: u32, beside: u32) -> Option<Ring> {
         let columns = self.stage_columns(inner);
-        // Rows that are copied ahead are whole. Down of a bucket that stores them in parts takes two places a row of these three.
+        // Rows that are copied ahead are whole. Down of a bucket that stores them in parts needs less: two parts of each row.
         let x = if self.precision.weights == WeightFormat::E4M3 && self.precision.compute.is_half()
         {
             abi::TG_SKINNY_ROW_PLACES * rows * self.pitch(columns, self.compute_bytes())
