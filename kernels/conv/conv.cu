@@ -165,7 +165,7 @@ __device__ inline void short_conv_rows(const tg_conv_args &a) {
     for (int j = 0; j < CONV_TAPS; j++) {
       const uint32_t back = CONV_TAPS - 1 - j;  /* rows before this one */
       float4 v = before[j];
-      if (back > in_chunk) {
+      if (stores && back > in_chunk) {
         const tg_row row = row_table[r];
         v = back <= row.position ? load4(columns_of(row) + (size_t)(in_chunk + j) * hidden) : zeros;
       }

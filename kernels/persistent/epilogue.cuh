@@ -27,7 +27,7 @@ __device__ inline void persistent_leave_singly(const char *out, V *y, uint32_t r
 template <uint32_t THREADS, uint32_t ROWS, uint32_t COLUMNS, uint32_t PITCH, typename V>
 __device__ inline void persistent_leave(const char *out, V *y, uint32_t rows, uint32_t n, uint32_t n_total, bool adds) {
   constexpr uint32_t ELEMENTS = 16 / sizeof(V), PIECES = COLUMNS / ELEMENTS, COUNT = ROWS * PIECES / THREADS;
-  static_assert(ROWS * PIECES % THREADS == 0, "as many pieces a thread");
+  static_assert(ROWS * PIECES % THREADS == 0 && COLUMNS % ELEMENTS == 0 && PITCH % 16 == 0, "as many pieces a thread, on 16 bytes");
   const uint32_t columns = n < n_total ? min(COLUMNS, n_total - n) : 0, thread = threadIdx.x % THREADS;
   if (n_total % ELEMENTS > 0) return persistent_leave_singly<PITCH, THREADS>(out, y, rows, columns, n, n_total, adds);
   constexpr bool ONE_COLUMN = THREADS % PIECES == 0;  /* for all of a thread's pieces */

@@ -296,7 +296,7 @@ __device__ inline void persistent(const TensorMap *x_map, const TensorMap *w_map
       persistent_multiply(acc, pipe, group, steps, Tile::E4M3 && product.tiles ? of_warp(tile.rows) : TG_PERSISTENT_ROWS);
       epilogue.store(acc, out, product, tile);
     }
-    bulk_done();
+    if constexpr (Tile::CONVOLVES) bulk_done();
   }
 }
 

@@ -134,16 +134,16 @@ __device__ inline void skinny_fetch(SkinnyColumns<Math> &columns, char *x, uint3
      * also g + 4. */
     __syncwarp();
     S *to = reinterpret_cast<S *>(x + Math::lane_row(bucket) * pitch);
-    float4 v[TG_SKINNY_BF16X3_ROWS][2] = {};
-    uint32_t at[TG_SKINNY_BF16X3_ROWS];
+    float4 v[TG_SKINNY_PARTS_ROWS][2] = {};
+    uint32_t at[TG_SKINNY_PARTS_ROWS];
 #pragma unroll
-    for (uint32_t i = 0; i < TG_SKINNY_BF16X3_ROWS; i++) {
+    for (uint32_t i = 0; i < TG_SKINNY_PARTS_ROWS; i++) {
       at[i] = skinny_unit_at(Math::lane_part(bucket) + i * (SKINNY_UNITS / 2));
       if (i >= bucket || at[i] >= k_here) at[i] = k_here;
       else if (there) v[i][0] = load4(from + column + at[i]), v[i][1] = load4(from + column + at[i] + 4);
     }
 #pragma unroll
-    for (uint32_t i = 0; i < TG_SKINNY_BF16X3_ROWS; i++) {
+    for (uint32_t i = 0; i < TG_SKINNY_PARTS_ROWS; i++) {
       if (at[i] == k_here) continue;
       Math::store(to + column + at[i], bucket * pitch, v[i][0]);
       Math::store(to + column + at[i] + 4, bucket * pitch, v[i][1]);

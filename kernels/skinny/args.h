@@ -14,7 +14,7 @@
 #define TG_SKINNY_K 2048u            /* of a stage, at most: 8 units a warp; a bulk copy takes some 80 cycles, however short */
 #define TG_SKINNY_UNIT 32u           /* of K: two instructions, 16 bytes of a 16-bit weight row in each of 4 lanes */
 #define TG_SKINNY_CONSUMER_WARPS 8u
-#define TG_SKINNY_BF16X3_ROWS 2u      /* of a bucket, at most, whose f32 rows are stored as bf16x3 */
+#define TG_SKINNY_PARTS_ROWS 2u       /* of a bucket, at most, whose rows are stored in parts */
 #define TG_SKINNY_F16_PARTS 2u        /* rows of f16 whose sum is one of bf16, beside weights in 8 bits, in a bucket of up to as many rows */
 #define TG_SKINNY_MOST_STAGES 16u
 #define TG_SKINNY_ROW_PLACES 3u       /* for a stage's columns of 16-bit rows beside weights in 8 bits: two are copied ahead */

@@ -145,6 +145,7 @@ struct SkinnyNormBlock {
    * whole warp calls it, first of no tile, and the threads whose output it is call value(). */
   template <class Take, class Give>
   __device__ inline void gate_up_tiles(SkinnyColumns<Math> &columns, const S *row, uint32_t inner, Take take, Give give) {
+    static_assert(IS_E4M3<typename Math::W>, "others' sums are read at once");
     decltype(take(0u)) last{};
     uint32_t last_row = 0;
     bool more;

@@ -183,12 +183,12 @@ struct SkinnyBf16x3 : SkinnyHalf<__nv_bfloat16> {
   }
 };
 
-/* Rows in a bucket of up to TG_SKINNY_BF16X3_ROWS, each the sum of PARTS_ rows of T. An instruction has room for 8 batch rows, so parts can each be
+/* Rows in a bucket of up to TG_SKINNY_PARTS_ROWS, each the sum of PARTS_ rows of T. An instruction has room for 8 batch rows, so parts can each be
  * a batch row of its own: row p * bucket + r is part p of row r. So a row is taken apart once, as it is stored, and not for each product. */
 template <typename T, uint32_t PARTS_>
 struct SkinnyParts : SkinnyHalf<T> {
   static constexpr uint32_t PARTS = PARTS_;
-  static_assert(PARTS * TG_SKINNY_BF16X3_ROWS <= 8 && TG_SKINNY_BF16X3_ROWS == 2, "the rows of an instruction; two buckets");
+  static_assert(PARTS * TG_SKINNY_PARTS_ROWS <= 8 && TG_SKINNY_PARTS_ROWS == 2, "the rows of an instruction; two buckets");
 
   /* Which part of which row a lane has, in a bucket of 1 or 2. The last lanes' part does not exist. */
   static __device__ inline uint32_t lane_part(uint32_t bucket) { return threadIdx.x % WARP / 4 >> (bucket - 1); }

@@ -239,7 +239,7 @@ fn ragged_shared_prefixes_change_no_answer() {
 }
 
 /// The first of 256 requests gets the same answer whether none, one or all of the others share its prefix: each of its steps is in the same
-/// bucket.
+/// bucket, beside all others. Those that do not share are a step ahead, and have a token more.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn a_row_has_the_same_bits_beside_any_number_of_sharers() {
@@ -270,9 +270,10 @@ fn a_row_has_the_same_bits_beside_any_number_of_sharers() {
                 let own = (0..PROMPT).map(|_| random.below(model.config.vocab_size as u32));
                 let mut prompt: Vec<u32> = own.collect();
                 prompt[..common.len()].copy_from_slice(common);
-                let mut request = greedy(&prompt, 20);
+                let shares = row == 0 || !common.is_empty();
+                let mut request = greedy(&prompt, if shares { 20 } else { 21 });
                 request.sampling.logprobs = Some(3);
-                if row == 0 || !common.is_empty() {
+                if shares {
                     request.borders = vec![Border {
                         prefix: 1,
                         tokens: SHARED as u32,
@@ -300,4 +301,81 @@ fn a_row_has_the_same_bits_beside_any_number_of_sharers() {
             assert_eq!(first_beside(sharers), alone, "{dtype:?}, {sharers} sharers");
         }
     }
+}
+
+/// One request of 256, whose last steps few others are beside, in the bucket of all.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn a_row_has_the_same_bits_beside_any_number_of_rows() {
+    let gpu = OpenGpu::new(0).unwrap();
+    let mut wrong = vec![];
+    for (name, change) in [
+        ("all", &[][..]),
+        ("dense", &["dense"]),
+        ("convs", &["convs"]),
+        ("conv-dense", &["dense", "convs"]),
+    ] {
+        let model = variant(change);
+        let sizes = BucketSizes {
+            decode: vec![256],
+            mixed: vec![8192],
+            score: vec![8192],
+        };
+        let plan = Plan::new(Arc::new(model.config.clone()), sizes, 1, None).unwrap();
+        let options = EngineOptions {
+            max_seqs: 256,
+            max_context: 64,
+            pages: 1024,
+            step_tokens: 8192,
+            chunk_tokens: 8192,
+            ..OPTIONS
+        };
+        for dtype in [DType::BF16, DType::F32] {
+            let first_beside = |others: usize| {
+                let mut random = Random(7);
+                let requests: Vec<Request> = (0..256)
+                    .map(|row| {
+                        let prompt: Vec<u32> = (0..32)
+                            .map(|_| random.below(model.config.vocab_size as u32))
+                            .collect();
+                        let mut request = greedy(&prompt, if row <= others { 24 } else { 20 });
+                        request.sampling.logprobs = Some(3);
+                        request
+                    })
+                    .collect();
+                let setup = Setup {
+                    dtype,
+                    launch: LaunchWay::DeviceGraph,
+                    stages: 1,
+                };
+                run(&gpu, &model, setup, (&plan, &options), &requests)
+                    .0
+                    .swap_remove(0)
+            };
+            let alone = first_beside(255);
+            for others in [255, 0, 0, 1, 1, 2, 7, 31, 127] {
+                let found = first_beside(others);
+                let mut both = found.logprobs.iter().zip(&alone.logprobs);
+                if let Some(at) = both.position(|(a, b)| a != b) {
+                    wrong.push(format!("{name} {dtype:?} {others} others: token {at}"));
+                }
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+fn variant(change: &[&str]) -> Arc<Model> {
+    let text = include_str!("lfm2-8b-a1b-6-layers.json");
+    let mut config: serde_json::Value = serde_json::from_str(text).unwrap();
+    for &change in change {
+        match change {
+            "dense" => config["num_dense_layers"] = 6.into(),
+            _ => config["layer_types"] = vec!["conv"; 6].into(),
+        }
+    }
+    let path = std::env::temp_dir().join(format!("variant-{}.json", change.join("-")));
+    std::fs::write(&path, config.to_string()).unwrap();
+    let source = format!("random:{}", path.display());
+    Arc::new(Model::load(&ModelSource::parse(&source).unwrap()).unwrap())
 }

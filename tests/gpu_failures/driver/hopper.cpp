@@ -229,23 +229,19 @@ void tensor_box(void *to, const TensorMap *map, const uint32_t *at, uint32_t dim
 }
 
 /* Reads first and writes at another time. */
-void bulk(void *to, const void *from, uint32_t bytes, bool adds) {
+void bulk(void *to, const void *from, uint32_t bytes) {
   pause();
   if ((uint64_t)to % 16 || shared_address(from) % 16 || bytes % 16) stop(text("a bulk copy of %u bytes", bytes));
   Work &mine = work();
   auto read = std::make_shared<std::string>();
-  mine.bulk.push_back([&mine, to, from, bytes, adds, read](Event &event) {
+  mine.bulk.push_back([&mine, to, from, bytes, read](Event &event) {
     if (event.uses) {
       read->assign((const char *)from, bytes);
       event.uses = nullptr;
       if (--mine.unread == 0) wake(&mine.unread);
       return false;
     }
-    if (adds) {
-      for (uint32_t i = 0; i < bytes / 4; i++) ((float *)to)[i] += ((const float *)read->data())[i];
-    } else {
-      memcpy(to, read->data(), bytes);
-    }
+    memcpy(to, read->data(), bytes);
     if (--mine.unwritten == 0) wake(&mine.unwritten);
     return true;
   });

@@ -33,7 +33,7 @@ void group_multiply(Operand type, uint32_t n, float *d, const uint32_t *values, 
 void group_commit();
 void group_wait(uint32_t pending);
 void tensor_box(void *to, const TensorMap *map, const uint32_t *at, uint32_t dimensions, uint64_t *barrier, uint32_t blocks);
-void bulk(void *to, const void *from, uint32_t bytes, bool adds);
+void bulk(void *to, const void *from, uint32_t bytes);
 void bulk_to_shared(void *to, const void *from, uint32_t bytes, uint64_t *barrier);
 void bulk_commit();
 void bulk_wait(bool written);
@@ -166,7 +166,7 @@ inline void store_to_block(float *p, uint32_t rank, float v, uint64_t *barrier) 
 
 inline void bulk_copy(void *to, const void *from, uint32_t bytes, uint64_t *barrier) { simt::bulk_to_shared(to, from, bytes, barrier); }
 inline void bulk_copy(void *to, const void *from, uint32_t bytes, uint64_t *barrier, uint64_t) { simt::bulk_to_shared(to, from, bytes, barrier); }
-inline void bulk_store(void *to, const void *from, uint32_t bytes) { simt::bulk(to, from, bytes, false); }
+inline void bulk_store(void *to, const void *from, uint32_t bytes) { simt::bulk(to, from, bytes); }
 inline void add4(void *to, uint4 v) {
   float *at = (float *)to, by[4];
   memcpy(by, &v, sizeof by);

@@ -28,7 +28,6 @@ use crate::backend::cuda::tuning::variants::{Architecture, Linear};
 use crate::error::Result;
 use crate::model::ModelConfig;
 use crate::plan::Precision;
-use crate::sys::abi;
 use sizing::Sizing;
 
 /// The share of an SM's memory that is shared memory of `tg_skinny_held_out_*`: a block's 64 KB of weights stand in the rest on
@@ -98,14 +97,14 @@ impl Skinny {
         let (name, words) = (types(precision), expert_words(experts));
         let parts = match sizing::parts(precision, 1) {
             None => None,
-            // bf16x3. With more words than one the fused experts of f32 rows have too few registers.
-            Some(abi::TG_PARTS) => {
-                let suffix = format!("{name}_bf16x3");
-                Some(Family::load(library, &suffix, &suffix, words, words == 1)?)
-            }
-            Some(_) => {
+            Some(_) if precision.compute.is_half() => {
                 let suffix = format!("{name}_f16x2");
                 Some(Family::load(library, &suffix, &name, words, true)?)
+            }
+            // With more words than one the fused experts of f32 rows have too few registers.
+            Some(_) => {
+                let suffix = format!("{name}_bf16x3");
+                Some(Family::load(library, &suffix, &suffix, words, words == 1)?)
             }
         };
         Ok(Some(Self {

@@ -31,7 +31,7 @@ pub fn parts(precision: Precision, rows: u32) -> Option<u32> {
         (true, WeightFormat::E4M3) => abi::TG_SKINNY_F16_PARTS,
         (true, _) => return None,
     };
-    (rows <= abi::TG_SKINNY_BF16X3_ROWS).then_some(parts)
+    (rows <= abi::TG_SKINNY_PARTS_ROWS).then_some(parts)
 }
 
 /// One launch's ring and shared memory.
