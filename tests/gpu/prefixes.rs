@@ -353,7 +353,7 @@ fn a_row_has_the_same_bits_beside_any_number_of_rows() {
                     .swap_remove(0)
             };
             let alone = first_beside(255);
-            for others in [255, 0, 0, 1, 1, 2, 7, 31, 127] {
+            for others in [255, 0, 1, 31] {
                 let found = first_beside(others);
                 let mut both = found.logprobs.iter().zip(&alone.logprobs);
                 if let Some(at) = both.position(|(a, b)| a != b) {
