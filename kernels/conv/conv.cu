@@ -15,7 +15,8 @@
  * the state meanwhile goes into no result.
  * tg_conv_*: the same of any number of taps, a row a thread.
  *
- * Bound: memory, about 4H sizeof(x) bytes a row: 29 us of 8,000 rows on an H200, by hand (profiles/log/prompts.md).
+ * Bound: memory, about 4H sizeof(x) bytes a row: 29 us of 8,000 rows on an H200, by hand; measured in a step: 39.5
+ * (profiles/log/prompts.md).
  *
  * Launch: grid = (rows of the bucket, H / (4 CONV_THREADS) rounded up); of tg_conv_rows_* a CONV_ROWS-th of the rows, rounded up. Rows
  * past the step's leave x and the state alone.

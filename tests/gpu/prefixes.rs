@@ -56,14 +56,21 @@ fn requests(vocab_size: u32, logits: bool) -> Vec<Request> {
     requests
 }
 
-/// A model of six layers, each of the full size.
-fn full_layers() -> Arc<Model> {
-    let sizes = concat!(
-        "random:",
-        env!("CARGO_MANIFEST_DIR"),
-        "/tests/gpu/lfm2-8b-a1b-6-layers.json"
-    );
-    Arc::new(Model::load(&ModelSource::parse(sizes).unwrap()).unwrap())
+/// A model of six layers, each of the full size, but without "experts" or "attention".
+fn full_layers(without: &[&str]) -> Arc<Model> {
+    let text = include_str!("lfm2-8b-a1b-6-layers.json");
+    let mut config: serde_json::Value = serde_json::from_str(text).unwrap();
+    if without.contains(&"experts") {
+        config["num_dense_layers"] = 6.into();
+    }
+    if without.contains(&"attention") {
+        config["layer_types"] = vec!["conv"; 6].into();
+    }
+    let name = format!("tailgraph-6-layers-without-{}.json", without.join("-"));
+    let path = std::env::temp_dir().join(name);
+    std::fs::write(&path, config.to_string()).unwrap();
+    let source = format!("random:{}", path.display());
+    Arc::new(Model::load(&ModelSource::parse(&source).unwrap()).unwrap())
 }
 
 /// What came of the requests, and how many tokens of their prompts they had from others.
@@ -214,7 +221,7 @@ fn shared_prefixes_change_no_answer() {
 fn shared_prefixes_change_no_answer_at_full_shapes() {
     Comparison {
         name: "six full layers",
-        model: &full_layers(),
+        model: &full_layers(&[]),
         ways: &[LaunchWay::DeviceGraph],
         stages: &[1],
         logits: true,
@@ -238,144 +245,115 @@ fn ragged_shared_prefixes_change_no_answer() {
     .check(&OpenGpu::new(0).unwrap());
 }
 
-/// The first of 256 requests gets the same answer whether none, one or all of the others share its prefix: each of its steps is in the same
-/// bucket, beside all others. Those that do not share are a step ahead, and have a token more.
-#[test]
-#[ignore = "needs an NVIDIA GPU"]
-fn a_row_has_the_same_bits_beside_any_number_of_sharers() {
-    const SHARED: usize = 23;
-    const PROMPT: usize = 32;
-    const ROWS: usize = 256;
-    let gpu = OpenGpu::new(0).unwrap();
-    let model = full_layers();
+const ROWS: usize = 256;
+const PROMPT: usize = 32;
+
+/// One bucket a kind of step, in which [`ROWS`] requests of [`PROMPT`] tokens go together.
+fn one_bucket(model: &Model) -> (Plan, EngineOptions) {
+    let tokens = (ROWS * PROMPT) as u32;
     let sizes = BucketSizes {
         decode: vec![ROWS as u32],
-        mixed: vec![(ROWS * PROMPT) as u32],
-        score: vec![(ROWS * PROMPT) as u32],
+        mixed: vec![tokens],
+        score: vec![tokens],
     };
     let plan = Plan::new(Arc::new(model.config.clone()), sizes, 1, None).unwrap();
     let options = EngineOptions {
         max_seqs: ROWS as u32,
         max_context: 64,
-        pages: 4 * ROWS as u32,
-        step_tokens: (ROWS * PROMPT) as u32,
-        chunk_tokens: (ROWS * PROMPT) as u32,
+        // A prefix has a page of its own, where it ends.
+        pages: 5 * ROWS as u32,
+        step_tokens: tokens,
+        chunk_tokens: tokens,
         prefixes: 8,
         ..OPTIONS
     };
+    (plan, options)
+}
+
+fn random_request(random: &mut Random, vocab_size: usize, new_tokens: u32) -> Request {
+    let prompt: Vec<u32> = (0..PROMPT)
+        .map(|_| random.below(vocab_size as u32))
+        .collect();
+    let mut request = greedy(&prompt, new_tokens);
+    request.sampling.logprobs = Some(3);
+    request
+}
+
+fn by_device_graph(dtype: DType) -> Setup {
+    Setup {
+        dtype,
+        launch: LaunchWay::DeviceGraph,
+        stages: 1,
+    }
+}
+
+/// The first of 256 requests gets the same answer whether none, one or all of the others share its prefix: each of its steps is in the same
+/// bucket. Those that do not share are a step ahead, and have a token more, so that all end together.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn a_row_has_the_same_bits_beside_any_number_of_sharers() {
+    const SHARED: usize = 23;
+    let gpu = OpenGpu::new(0).unwrap();
+    let model = full_layers(&[]);
+    let (plan, options) = one_bucket(&model);
     for dtype in [DType::BF16, DType::F32] {
         let first_beside = |sharers: usize| {
             let mut random = Random(7);
-            let mut request = |row: usize, common: &[u32]| {
-                let own = (0..PROMPT).map(|_| random.below(model.config.vocab_size as u32));
-                let mut prompt: Vec<u32> = own.collect();
-                prompt[..common.len()].copy_from_slice(common);
-                let shares = row == 0 || !common.is_empty();
-                let mut request = greedy(&prompt, if shares { 20 } else { 21 });
-                request.sampling.logprobs = Some(3);
+            let mut requests: Vec<Request> = vec![];
+            for row in 0..ROWS {
+                let shares = row <= sharers;
+                let new_tokens = if shares { 20 } else { 21 };
+                let mut request = random_request(&mut random, model.config.vocab_size, new_tokens);
                 if shares {
+                    if let Some(first) = requests.first() {
+                        request.prompt[..SHARED].copy_from_slice(&first.prompt[..SHARED]);
+                    }
                     request.borders = vec![Border {
                         prefix: 1,
                         tokens: SHARED as u32,
                     }];
                 }
-                request
-            };
-            let mut requests = vec![request(0, &[])];
-            let common = requests[0].prompt[..SHARED].to_vec();
-            for row in 1..ROWS {
-                requests.push(request(row, if row <= sharers { &common } else { &[] }));
+                requests.push(request);
             }
-            let setup = Setup {
-                dtype,
-                launch: LaunchWay::DeviceGraph,
-                stages: 1,
-            };
+            let setup = by_device_graph(dtype);
             let (mut outcomes, cached) = run(&gpu, &model, setup, (&plan, &options), &requests);
             assert_eq!(cached as usize, SHARED * sharers);
             outcomes.swap_remove(0)
         };
-        let alone = first_beside(0);
-        assert_eq!(alone.tokens.len(), 20);
+        let beside_none = first_beside(0);
+        assert_eq!(beside_none.tokens.len(), 20);
         for sharers in [1, ROWS - 1] {
-            assert_eq!(first_beside(sharers), alone, "{dtype:?}, {sharers} sharers");
+            let what = format!("{dtype:?}, {sharers} sharers");
+            assert_eq!(first_beside(sharers), beside_none, "{what}");
         }
     }
 }
 
-/// One request of 256, whose last steps few others are beside, in the bucket of all.
+/// The first of 256 requests gets the same answer whether few or many others go on with it to the end, all in one bucket.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]
 fn a_row_has_the_same_bits_beside_any_number_of_rows() {
     let gpu = OpenGpu::new(0).unwrap();
-    let mut wrong = vec![];
-    for (name, change) in [
-        ("all", &[][..]),
-        ("dense", &["dense"]),
-        ("convs", &["convs"]),
-        ("conv-dense", &["dense", "convs"]),
-    ] {
-        let model = variant(change);
-        let sizes = BucketSizes {
-            decode: vec![256],
-            mixed: vec![8192],
-            score: vec![8192],
-        };
-        let plan = Plan::new(Arc::new(model.config.clone()), sizes, 1, None).unwrap();
-        let options = EngineOptions {
-            max_seqs: 256,
-            max_context: 64,
-            pages: 1024,
-            step_tokens: 8192,
-            chunk_tokens: 8192,
-            ..OPTIONS
-        };
+    for without in [&[][..], &["experts"], &["attention"]] {
+        let model = full_layers(without);
+        let (plan, options) = one_bucket(&model);
         for dtype in [DType::BF16, DType::F32] {
             let first_beside = |others: usize| {
                 let mut random = Random(7);
-                let requests: Vec<Request> = (0..256)
-                    .map(|row| {
-                        let prompt: Vec<u32> = (0..32)
-                            .map(|_| random.below(model.config.vocab_size as u32))
-                            .collect();
-                        let mut request = greedy(&prompt, if row <= others { 24 } else { 20 });
-                        request.sampling.logprobs = Some(3);
-                        request
-                    })
-                    .collect();
-                let setup = Setup {
-                    dtype,
-                    launch: LaunchWay::DeviceGraph,
-                    stages: 1,
+                let request = |row| {
+                    let new_tokens = if row <= others { 24 } else { 20 };
+                    random_request(&mut random, model.config.vocab_size, new_tokens)
                 };
-                run(&gpu, &model, setup, (&plan, &options), &requests)
-                    .0
-                    .swap_remove(0)
+                let requests: Vec<Request> = (0..ROWS).map(request).collect();
+                let setup = by_device_graph(dtype);
+                let (mut outcomes, _) = run(&gpu, &model, setup, (&plan, &options), &requests);
+                outcomes.swap_remove(0)
             };
-            let alone = first_beside(255);
-            for others in [255, 0, 1, 31] {
-                let found = first_beside(others);
-                let mut both = found.logprobs.iter().zip(&alone.logprobs);
-                if let Some(at) = both.position(|(a, b)| a != b) {
-                    wrong.push(format!("{name} {dtype:?} {others} others: token {at}"));
-                }
+            let beside_all = first_beside(ROWS - 1);
+            for others in [0, 1, 31] {
+                let what = format!("without {without:?}, {dtype:?}, {others} others");
+                assert_eq!(first_beside(others), beside_all, "{what}");
             }
         }
     }
-    assert!(wrong.is_empty(), "{wrong:#?}");
-}
-
-fn variant(change: &[&str]) -> Arc<Model> {
-    let text = include_str!("lfm2-8b-a1b-6-layers.json");
-    let mut config: serde_json::Value = serde_json::from_str(text).unwrap();
-    for &change in change {
-        match change {
-            "dense" => config["num_dense_layers"] = 6.into(),
-            _ => config["layer_types"] = vec!["conv"; 6].into(),
-        }
-    }
-    let path = std::env::temp_dir().join(format!("variant-{}.json", change.join("-")));
-    std::fs::write(&path, config.to_string()).unwrap();
-    let source = format!("random:{}", path.display());
-    Arc::new(Model::load(&ModelSource::parse(&source).unwrap()).unwrap())
 }
