@@ -23,9 +23,9 @@
  * Bound: the tensor cores, 2 R N K FLOP (4096 a cycle and SM). A stage of 256 weight rows is 48 KB for 1,024 cycles, more than L2 gives to
  * all SMs. So the two blocks of a cluster take tiles side by side, and each copies half of the weight rows, for both. Narrower tiles are
  * bound by shared memory: 832 cycles for the 768 of 192 weight rows, 640 for the 512 of 128.
- * Measured alone on an H100 in bf16, 8,192 rows: 6144 outputs of 2048 in 303 us (680 TFLOP/s), 2048 of 2048 added to h in 133 (518),
- * gate and up of 2 x 7168 in 660 (730); experts' gate and up, 32 of 1792, four a row, in 704 (683), down in 399 (602). At 512 rows the
- * experts' are bound by memory: 171 us (154 at 3.05 TB/s) and 96 (77). profiles/log/prompts.md.
+ * Measured in a step on an H200 in bf16, 8,000 rows (of 790 TFLOP/s): 6144 outputs of 2048 in 276 us (92%), 2048 of 2048 added to h in 113
+ * (75%), gate and up of 2 x 7168 in 644 (92%); experts' gate and up, 32 of 1792, four a row, in 693 (86%), down in 347 (86%). With weights in 8
+ * bits: 296, 119, 694, 798 and 394. At 512 rows the experts' are bound by memory. profiles/log/prompts.md.
  *
  * K is a multiple of 32, N anything; every array starts on 16 bytes. Needs sm_90a.
  */
