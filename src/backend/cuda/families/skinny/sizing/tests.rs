@@ -91,7 +91,7 @@ fn experts_fuse_where_there_is_room() {
 #[test]
 fn only_short_rows_have_their_weights_in_registers() {
     let sizing = sizing(DType::F32);
-    let bytes = sum_bytes(8) + 8 * sizing.pitch(2048, 4) + 100;
+    let bytes = sum_bytes(8, SUM_PLACES) + 8 * sizing.pitch(2048, 4) + 100;
     assert_eq!(sizing.holding(8, 2048, 100), Some(bytes));
     assert_eq!(sizing.holding(8, 2080, 100), None);
     assert_eq!(sizing.holding(8, 2048, 200_000), None);
