@@ -66,8 +66,9 @@ fn full_layers(without: &[&str]) -> Arc<Model> {
     if without.contains(&"attention") {
         config["layer_types"] = vec!["conv"; 6].into();
     }
-    let name = format!("tailgraph-6-layers-without-{}.json", without.join("-"));
-    let path = std::env::temp_dir().join(name);
+    // Each call has a folder of its own, since tests run at the same time.
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("config.json");
     std::fs::write(&path, config.to_string()).unwrap();
     let source = format!("random:{}", path.display());
     Arc::new(Model::load(&ModelSource::parse(&source).unwrap()).unwrap())
