@@ -256,7 +256,7 @@ typedef struct tg_claimed {
 } tg_claimed;
 
 /* Requests that any replica may take, in memory that all of them and the host see. Request n lies at n & (capacity - 1). Of replicas on
- * the host the block is this head alone. */
+ * the host the block is this head and `runs`. */
 typedef struct tg_queue {
   /* written by the host */
   tg_index pushed;                         /* requests in it so far */
@@ -272,12 +272,13 @@ typedef struct tg_queue {
   uint64_t biases;         /* tg_bias[capacity][bias_capacity] */
   uint64_t tokens;         /* int32_t[token_capacity] */
   uint64_t claims;         /* tg_claimed[replicas][claim_capacity] */
+  uint64_t runs;           /* uint64_t[run_capacity]: of request n, at n & (run_capacity - 1), how many behind it share its prefix */
   uint32_t replicas;
   uint32_t capacity;       /* powers of two, but for bias_capacity; 0 where replicas are on the host */
   uint32_t token_capacity;
   uint32_t bias_capacity;  /* as of the replicas' rings */
   uint32_t claim_capacity;
-  uint32_t pad;
+  uint32_t run_capacity;   /* requests that are in the queue at once, at most: a power of two */
 } tg_queue;
 
 /* What one replica knows of the queue: its own memory, with addresses as it sees them. */
@@ -290,6 +291,7 @@ typedef struct tg_claimer {
   uint64_t noted;          /* and before that */
   uint64_t held;           /* what queue->held says of this replica */
   uint64_t first;          /* the oldest request of its newest claim */
+  const uint64_t *runs;
   /* of a replica on a device */
   const tg_request *requests;
   const tg_bias *biases;
@@ -302,7 +304,8 @@ typedef struct tg_claimer {
   uint32_t capacity;
   uint32_t token_capacity;
   uint32_t claim_capacity;
-  uint32_t pad[3];
+  uint32_t run_capacity;
+  uint32_t pad[4];
 } tg_claimer;
 
 /* ---- the scheduler's memory ---------------------------------------------------------------- */
@@ -680,9 +683,9 @@ uint64_t tg_queue_tail(const tg_queue *queue, uint64_t before);
 void tg_claimer_init(tg_claimer *claimer, tg_queue *queue, uint64_t *claimed, uint32_t replica);
 /* Looks how many requests have been pushed. */
 void tg_claim_look(tg_claimer *claimer);
-/* Takes up to `most` of the requests that had been pushed when it last looked, from `*first` on, and holds them until tg_claim_release.
- * Returns how many. */
-uint32_t tg_claim(tg_claimer *claimer, uint32_t most, uint64_t *first);
+/* Takes up to `most` of the requests that had been pushed when it last looked, from `*first` on, and holds them until tg_claim_release. Where
+ * the last of them begins as those behind it do, these too, up to `run_most` in all. Returns how many. */
+uint32_t tg_claim(tg_claimer *claimer, uint32_t most, uint32_t run_most, uint64_t *first);
 /* A replica reads no entry or prompt before `oldest` any more; TG_NO_STEP: none of those it has claimed. */
 void tg_claim_release(tg_claimer *claimer, uint64_t oldest);
 

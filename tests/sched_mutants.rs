@@ -118,7 +118,13 @@ const MUTANTS: [(u32, &str); 72] = [
 ];
 
 /// Those of a core that claims from a queue.
-const CLAIM_MUTANTS: [(u32, &str); 4] = [
+const CLAIM_MUTANTS: [(u32, &str); 7] = [
+    (157, "claim: those that begin alike before they are there"),
+    (158, "claim: all that begin alike"),
+    (
+        159,
+        "claim: the share of others, where requests begin alike",
+    ),
     (160, "claim: more than the host can be told of"),
     (161, "collect: time in the queue is given again"),
     (162, "finish: gives back a prompt that is still read"),

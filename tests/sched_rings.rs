@@ -64,6 +64,7 @@ fn request(number: u64) -> Request {
         min_new_tokens: 0,
         biases: Vec::new(),
         borders: Vec::new(),
+        followers: 0,
         sampling: Sampling {
             logprobs: number.is_multiple_of(3).then_some(2),
             ..Sampling::default()

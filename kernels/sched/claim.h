@@ -1,5 +1,6 @@
 /* claim.h: one queue of requests, and replicas of a model that take from it. A replica claims the next few, at most as many
- * as it has free slots, so a slow one never sits on what others could run.
+ * as it has free slots, so a slow one never sits on what others could run. But requests that the host pushed together since they begin
+ * alike stay together, as far as that leaves the others their share: then one replica computes their prefix, not all.
  *
  * Entries, biases and prompts are in one block of host memory. The count of claims, which replicas compare and swap, lies in that
  * block for threads of the host, and in the first GPU's memory for GPUs, whose atomics on host memory are not dependable. The host
@@ -22,11 +23,12 @@
 TG_FN void tg_place_queue(tg_queue *queue) {
   tg_cursor cursor = {0, sizeof(tg_queue), 0u};
   tg_place(&cursor, 0u, 0u);
+  queue->runs = tg_place(&cursor, queue->run_capacity, sizeof(uint64_t));
   queue->requests = tg_place(&cursor, queue->capacity, sizeof(tg_request));
   queue->biases = tg_place(&cursor, (uint64_t)queue->capacity * queue->bias_capacity, sizeof(tg_bias));
   queue->tokens = tg_place(&cursor, queue->token_capacity, sizeof(int32_t));
   queue->claims = tg_place(&cursor, (uint64_t)queue->replicas * queue->claim_capacity, sizeof(tg_claimed));
-  queue->bytes = queue->capacity ? cursor.end : sizeof(tg_queue);
+  queue->bytes = cursor.end;
 }
 
 TG_API uint64_t tg_queue_bytes(const tg_queue *shape) {
@@ -66,12 +68,14 @@ TG_API void tg_claimer_init(tg_claimer *claimer, tg_queue *queue, uint64_t *clai
   tg_clear(claimer, 0u, sizeof(tg_claimer));
   claimer->queue = queue;
   claimer->claimed = claimed;
+  claimer->runs = (const uint64_t *)((const char *)queue + queue->runs);
   claimer->held = TG_NO_STEP;
   claimer->replica = replica;
   claimer->replicas = queue->replicas;
   claimer->capacity = queue->capacity;
   claimer->token_capacity = queue->token_capacity;
   claimer->claim_capacity = queue->claim_capacity;
+  claimer->run_capacity = queue->run_capacity;
 }
 
 #endif
@@ -88,7 +92,17 @@ TG_API void tg_claim_release(tg_claimer *claimer, uint64_t oldest) {
   TG_MUT(154, tg_release_later(held, oldest), tg_store(held, oldest));
 }
 
-TG_API uint32_t tg_claim(tg_claimer *claimer, uint32_t most, uint64_t *first) {
+/* How many requests a claim of `count` from `from` on has with those that begin as its last one. Should others have claimed these, what is
+ * read here may be of a newer request: then the claim fails. */
+TG_FN uint64_t tg_claim_with_run(const tg_claimer *claimer, uint64_t from, uint64_t count, uint32_t run_most) {
+  uint64_t left = claimer->pushed - from;
+  if (run_most <= count || claimer->run_capacity == 0u) return count;
+  uint64_t all = count + tg_load(&claimer->runs[(from + count - 1u) & (claimer->run_capacity - 1u)]);
+  if (all > TG_MUT(157, left, TG_NO_STEP)) all = left;
+  return all < TG_MUT(158, run_most, TG_NO_STEP) ? all : run_most;
+}
+
+TG_API uint32_t tg_claim(tg_claimer *claimer, uint32_t most, uint32_t run_most, uint64_t *first) {
   uint64_t *held = &claimer->queue->held[claimer->replica].value;      /* nobody else writes these */
   uint64_t *told = &claimer->queue->told[claimer->replica].value;
   const uint32_t held_none = claimer->held == TG_NO_STEP;
@@ -101,6 +115,7 @@ TG_API uint32_t tg_claim(tg_claimer *claimer, uint32_t most, uint64_t *first) {
       if (held_none) tg_claim_release(claimer, TG_NO_STEP);
       return 0u;
     }
+    count = tg_claim_with_run(claimer, from, count, run_most);
     if (claimer->held == TG_NO_STEP) {
       claimer->held = from;
       if (TG_MUT(152, 1, 0)) TG_MUT(156, tg_release(held, from), tg_store(held, from));

@@ -142,7 +142,7 @@ TG_FN uint32_t tg_claims_now(tg_state *state) {
 }
 
 /* Phase: lane 0 claims, up to this replica's share of what has come since it last did: for slots that are or come free, at most what it can
- * admit in a turn and the host has room to read. */
+ * admit in a turn and the host has room to read; and as many more as it has slots, where these begin as the last one does. */
 TG_FN void tg_phase_claim(tg_state *state, uint32_t lane) {
   tg_inputs *inputs = &state->inputs;
   tg_claimer *claimer = &state->claimer;
@@ -155,10 +155,12 @@ TG_FN void tg_phase_claim(tg_state *state, uint32_t lane) {
   uint32_t unread = (uint32_t)(state->requests_seen - read);
   uint32_t room = state->config.slots - state->running + tg_scratch(state)->ends;
   room = tg_min(tg_min(room, TG_MAX_TAKES), state->config.request_capacity);
-  room = tg_min(room, TG_MUT(160, claimer->claim_capacity, room + unread) - unread);
-  uint64_t share = (claimer->pushed - claimer->base + claimer->replicas - 1u) / claimer->replicas;
-  if (share < room) room = (uint32_t)share;
-  inputs->request_head += tg_claim(claimer, room, &claimer->first);
+  uint32_t run_room = tg_min(room + state->config.slots, state->config.request_capacity);
+  const uint32_t telling = TG_MUT(160, claimer->claim_capacity, room + run_room + unread) - unread;
+  const uint32_t share = (uint32_t)((claimer->pushed - claimer->base + claimer->replicas - 1u) / claimer->replicas);
+  room = tg_min(tg_min(room, share), telling);
+  run_room = tg_min(tg_min(run_room, TG_MUT(159, share, run_room)), telling);
+  inputs->request_head += tg_claim(claimer, room, run_room, &claimer->first);
   claimer->base = claimer->known;
   if (claimer->known >= claimer->pushed) inputs->flags &= ~TG_INPUT_UNCLAIMED;
 }

@@ -54,6 +54,7 @@ pub fn request(prompt: Vec<u32>, max_new_tokens: u32, logits: Logits) -> Request
         min_new_tokens: 0,
         biases: Vec::new(),
         borders: Vec::new(),
+        followers: 0,
         sampling: Sampling::default(),
         timeout: None,
         logits,

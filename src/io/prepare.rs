@@ -285,6 +285,7 @@ fn prepare_one(
         timeout: options.timeout_ms.map(Duration::from_millis),
         logits,
         borders: vec![],
+        followers: 0,
         prompt,
     };
     Ok(Prepared {

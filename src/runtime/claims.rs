@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::Instant;
 
@@ -39,14 +39,15 @@ impl Queue {
     /// # Errors
     /// [`crate::Error::Memory`] where the system has not so much.
     pub fn new(replicas: u32, slots: u32) -> Result<Arc<Self>> {
+        // What is claimed at once, and as much again while that is read.
+        let capacity = slots.saturating_mul(2).next_power_of_two().max(1024);
         let shape = abi::tg_queue {
             replicas,
+            run_capacity: capacity,
             ..Default::default()
         };
         // SAFETY: it only reads the shape.
         let words = HostRegion::new(unsafe { abi::tg_queue_bytes(&raw const shape) } as usize)?;
-        // What is claimed at once, and as much again while that is read.
-        let capacity = slots.saturating_mul(2).next_power_of_two().max(1024);
         let queue = Self {
             words,
             entries: (0..capacity).map(|_| UnsafeCell::new(None)).collect(),
@@ -76,6 +77,21 @@ impl Queue {
         unsafe {
             let claimed = acquire(&raw mut (*head).claimed);
             acquire(&raw mut (*head).pushed) - claimed
+        }
+    }
+
+    /// How many requests behind request `number` begin as it does.
+    fn run(&self, number: u64) -> *mut u64 {
+        let place = (number % self.capacity()) as usize;
+        // SAFETY: the head has been laid out, with as many words as there are entries.
+        unsafe {
+            let runs = (*self.head()).runs as usize;
+            self.words
+                .start()
+                .as_ptr()
+                .add(runs)
+                .cast::<u64>()
+                .add(place)
         }
     }
 
@@ -125,6 +141,8 @@ impl Pusher {
                 request: request.clone(),
                 since: Instant::now(),
             });
+            AtomicU64::from_ptr(self.queue.run(number))
+                .store(request.followers.into(), Ordering::Relaxed);
             self.pushed += 1;
             release(&raw mut (*head).pushed, self.pushed);
         }
@@ -156,25 +174,26 @@ pub(super) struct Claimer {
 }
 
 impl Claimer {
-    /// Claims as many requests as there are free slots, `busy` being taken or waited for, but leaves the other replicas
-    /// their share of what waits, and hands them to the rings.
+    /// Claims as many requests as there are free slots, `busy` being taken or waited for, and hands them to the rings.
     ///
     /// # Errors
     /// Fails as [`Self::pass`] does.
     pub fn claim(&mut self, busy: u32) -> Result<()> {
         let free = self.slots.saturating_sub(busy + self.held.len() as u32);
-        let share = self.queue.unclaimed().div_ceil(u64::from(self.replicas));
-        self.take(u64::from(free).min(share) as u32);
+        self.take(free, free + self.slots);
         self.pass().map(drop)
     }
 
-    /// Claims at most so many, which wait here for [`Self::pass`]. How many there were.
-    pub fn take(&mut self, most: u32) -> u32 {
+    /// Claims up to `most`, and up to `run_most` that begin alike, but leaves the other replicas their share. They wait here for
+    /// [`Self::pass`]. How many there were.
+    pub fn take(&mut self, most: u32, run_most: u32) -> u32 {
         let (words, mut first) = (&raw mut self.words.0, 0);
+        let share = self.queue.unclaimed().div_ceil(u64::from(self.replicas));
+        let of_share = |most: u32| u64::from(most).min(share) as u32;
         // SAFETY: this thread alone claims for its replica, and `queue` is what the words point into.
         let count = unsafe {
             abi::tg_claim_look(words);
-            abi::tg_claim(words, most, &raw mut first)
+            abi::tg_claim(words, of_share(most), of_share(run_most), &raw mut first)
         };
         for number in first..first + u64::from(count) {
             // SAFETY: claimed and held, so it was pushed, and nobody else touches it.

@@ -11,6 +11,7 @@ use crate::error::Result;
 use crate::sys::abi;
 use crate::telemetry::warn;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 
 /// The host's end of the queue.
@@ -36,6 +37,7 @@ fn shape(engines: &[&mut SingleEngine]) -> abi::tg_queue {
         bias_capacity: engines[0].shape().rings.biases,
         // A host that hears of no claims pushes nothing either: what there is to claim then is what the queue holds.
         claim_capacity: capacity,
+        run_capacity: capacity,
         ..Default::default()
     }
 }
@@ -137,7 +139,10 @@ impl DeviceQueue {
         // SAFETY: before the tail nobody reads any more, and there is room; what is below the new head is whole.
         unsafe {
             tables.write(number, request, entry);
-            index(&raw mut (*head).pushed).store(number + 1, std::sync::atomic::Ordering::Release);
+            let run = self.words.table::<u64>((*head).runs);
+            AtomicU64::from_ptr(run.add((number & u64::from(tables.capacity - 1)) as usize))
+                .store(request.followers.into(), Ordering::Relaxed);
+            index(&raw mut (*head).pushed).store(number + 1, Ordering::Release);
         }
         Ok(Some(number))
     }

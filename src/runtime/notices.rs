@@ -65,6 +65,7 @@ impl QueueWords {
             abi::tg_claimer_init(&raw mut words, head, claimed as *mut u64, replica);
             let own = u64::from(replica) * u64::from((*head).claim_capacity);
             words.queue = address as *mut abi::tg_queue;
+            words.runs = (address + (*head).runs) as *const u64;
             words.requests = (address + (*head).requests) as *const abi::tg_request;
             words.biases = (address + (*head).biases) as *const abi::tg_bias;
             words.tokens = (address + (*head).tokens) as *const i32;

@@ -156,6 +156,7 @@ impl Replicas {
 
     /// Claims for whoever has the least to do, as many as it has free slots. While more wait than all could run, each also
     /// gets as many ahead, so that it finds the next ones there when its sequences end, all of them at once if need be.
+    /// Requests that begin alike stay together.
     fn claim(&mut self) {
         let all: u64 = self.members.iter().map(|member| member.slots).sum();
         let mut unclaimed = self.source.unclaimed();
@@ -172,11 +173,13 @@ impl Replicas {
             let Some((claimer, busy)) = least else {
                 break;
             };
-            if claimer.take(1) == 0 {
+            let run_most = room(u64::from(claimer.slots)) - *busy;
+            let claimed = u64::from(claimer.take(1, run_most as u32));
+            if claimed == 0 {
                 break;
             }
-            *busy += 1;
-            unclaimed -= 1;
+            *busy += claimed;
+            unclaimed -= claimed;
         }
         self.hear();
     }

@@ -27,6 +27,10 @@ pub struct Request {
     /// Where prefixes of the prompt end that other requests have too, ascending; at most 4, and none with [`Logits::All`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub borders: Vec<Border>,
+    /// So many requests are submitted right behind it that have its longest prefix too. Of several replicas one takes them
+    /// together, where that leaves the others their share; to a single one it says nothing.
+    #[serde(skip)]
+    pub followers: u32,
 }
 
 /// Where a prefix ends that several prompts have.

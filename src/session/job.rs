@@ -65,6 +65,9 @@ impl Job<'_> {
             sequences: Sequences::default(),
             rows: BTreeMap::new(),
             held: VecDeque::new(),
+            together: engine.replicas() > 1,
+            alike: 0,
+            behind: None,
             exhausted: false,
             cancelled: false,
             input_failure: None,
@@ -91,6 +94,12 @@ struct Run<'a> {
     rows: BTreeMap<u64, Asked>,
     /// Taken from the input, not yet from us.
     held: VecDeque<Work>,
+    /// Rows that begin alike go to one of several replicas.
+    together: bool,
+    /// The first so many of `held` begin alike.
+    alike: usize,
+    /// Of the row that was pulled last, if it is one of those: sequences of the others behind it.
+    behind: Option<usize>,
     exhausted: bool,
     cancelled: bool,
     /// The input could not be read to its end.

@@ -87,6 +87,7 @@ pub fn request(prompt: &[u32], logits: Logits) -> Request {
         min_new_tokens: 0,
         biases: Vec::new(),
         borders: Vec::new(),
+        followers: 0,
         sampling: Sampling::default(),
         timeout: None,
         logits,

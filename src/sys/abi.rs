@@ -348,12 +348,13 @@ pub struct tg_queue {
     pub biases: u64,
     pub tokens: u64,
     pub claims: u64,
+    pub runs: u64,
     pub replicas: u32,
     pub capacity: u32,
     pub token_capacity: u32,
     pub bias_capacity: u32,
     pub claim_capacity: u32,
-    pub pad: u32,
+    pub run_capacity: u32,
 }
 #[repr(C)]
 #[derive(Debug, Copy, Clone, PartialEq, Eq)]
@@ -366,6 +367,7 @@ pub struct tg_claimer {
     pub noted: u64,
     pub held: u64,
     pub first: u64,
+    pub runs: *const u64,
     pub requests: *const tg_request,
     pub biases: *const tg_bias,
     pub tokens: *const i32,
@@ -377,7 +379,8 @@ pub struct tg_claimer {
     pub capacity: u32,
     pub token_capacity: u32,
     pub claim_capacity: u32,
-    pub pad: [u32; 3usize],
+    pub run_capacity: u32,
+    pub pad: [u32; 4usize],
 }
 impl Default for tg_claimer {
     fn default() -> Self {
@@ -794,7 +797,7 @@ unsafe extern "C" {
     pub fn tg_claim_look(claimer: *mut tg_claimer);
 }
 unsafe extern "C" {
-    pub fn tg_claim(claimer: *mut tg_claimer, most: u32, first: *mut u64) -> u32;
+    pub fn tg_claim(claimer: *mut tg_claimer, most: u32, run_most: u32, first: *mut u64) -> u32;
 }
 unsafe extern "C" {
     pub fn tg_claim_release(claimer: *mut tg_claimer, oldest: u64);

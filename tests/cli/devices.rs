@@ -100,6 +100,59 @@ fn each_replica_has_a_recording_that_replays_alone() {
     assert_eq!((served, tokens), (answers.len(), answered.sum::<usize>()));
 }
 
+/// Eight groups of rows that begin alike, by turns: a replica gets those of a group one after the other. The first may be taken before
+/// there are others to be seen.
+#[test]
+fn rows_that_begin_alike_go_to_replicas_together() {
+    const GROUPS: usize = 8;
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let row = |i: usize| {
+        let shared = (0..40).map(|j| 8 + (i % GROUPS) * 16 + j % 16);
+        let ids: Vec<usize> = shared.chain([200 + i / GROUPS, 9]).collect();
+        json!({"input_ids": ids, "max_new_tokens": 3}).to_string() + "\n"
+    };
+    std::fs::write(path("input"), (0..128).map(row).collect::<String>()).unwrap();
+    let generate = |device: &str, more: &[&str]| {
+        let input = path("input");
+        let args = [
+            "generate",
+            "--model",
+            "random:tiny",
+            "--device",
+            device,
+            "--quiet",
+        ];
+        let files = [
+            "--input",
+            text(&input),
+            "--output",
+            text(&path(device)),
+            "--max-seqs",
+            "8",
+        ]
+        .map(str::to_owned);
+        let args = args.map(str::to_owned).into_iter().chain(files);
+        let args: Vec<String> = args.chain(more.iter().map(|&one| one.to_owned())).collect();
+        let ended = run(&args.iter().map(String::as_str).collect::<Vec<_>>());
+        assert_eq!(ended.code, 0, "{args:?}: {}", ended.stderr);
+        rows_without_timing(&path(device))
+    };
+    let record = path("run.jsonl");
+    let answers = generate("cpu:0,1", &["--record", text(&record)]);
+    assert_eq!(answers, generate("cpu", &[]));
+    let mut groups = vec![];
+    for replica in 0..2 {
+        let record = std::fs::read_to_string(path(&format!("run.{replica}.jsonl"))).unwrap();
+        let lines = rows(&record);
+        let requests = lines.iter().filter_map(|line| line.get("request"));
+        groups.extend(requests.map(|request| request["prompt"][0].as_u64().unwrap()));
+    }
+    assert_eq!(groups.len(), 128);
+    let switches = groups.windows(2).filter(|pair| pair[0] != pair[1]).count();
+    assert!(switches < 64, "{switches} of {groups:?}");
+}
+
 /// Logits come out under the prompts' own numbers, whoever has scored them.
 #[test]
 fn scored_prompts_are_those_of_one_engine() {

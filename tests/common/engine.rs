@@ -17,6 +17,7 @@ pub fn request(prompt: impl IntoIterator<Item = u32>, max_new_tokens: u32) -> Re
         min_new_tokens: 0,
         biases: Vec::new(),
         borders: Vec::new(),
+        followers: 0,
         sampling: Sampling::default(),
         timeout: None,
         logits: Logits::None,

@@ -23,12 +23,16 @@ fn start(models: Vec<Stages>, record: bool) -> Replicas {
 }
 
 fn started(models: impl Iterator<Item = Runs>, options: &EngineOptions) -> Replicas {
+    let mut replicas = not_launched(models, options);
+    replicas.launch().unwrap();
+    replicas
+}
+
+fn not_launched(models: impl Iterator<Item = Runs>, options: &EngineOptions) -> Replicas {
     let replica = |(index, runs)| {
         Replica::of(format!("device {index}"), runs, &bucket_sizes(), options).unwrap()
     };
-    let mut replicas = Replicas::new(models.enumerate().map(replica).collect()).unwrap();
-    replicas.launch().unwrap();
-    replicas
+    Replicas::new(models.enumerate().map(replica).collect()).unwrap()
 }
 
 fn requests(count: u64) -> Vec<Request> {
@@ -41,11 +45,12 @@ fn requests(count: u64) -> Vec<Request> {
         .collect()
 }
 
-/// Serves all requests, reading what is recorded meanwhile: events, and each replica's parts up to its end.
+/// Serves all requests, of which the first have been submitted, reading what is recorded meanwhile: events, and each replica's parts up to its end.
 fn serve_recorded(
     replicas: &mut Replicas,
     count: usize,
     all: &[Request],
+    submitted: usize,
 ) -> (Vec<Seen>, Vec<Vec<Part>>) {
     let (mut parts, mut events) = (vec![vec![]; count], vec![]);
     let mut read = |replicas: &mut Replicas| {
@@ -55,7 +60,7 @@ fn serve_recorded(
         let done = |part: &Part| matches!(part, Part::Turn(turn) if turn.outcome.action == abi::TG_ACTION_DONE);
         parts.iter().all(|parts| parts.last().is_some_and(done))
     };
-    let (mut left, mut ended) = (all.iter().peekable(), 0);
+    let (mut left, mut ended) = (all[submitted..].iter().peekable(), 0);
     while ended < all.len() {
         while left
             .next_if(|request| replicas.try_submit(request).unwrap().is_some())
@@ -86,7 +91,7 @@ fn answers_are_those_of_one_engine_and_each_replica_replays_alone() {
             .collect(),
         true,
     );
-    let (events, parts) = serve_recorded(&mut replicas, 3, &all);
+    let (events, parts) = serve_recorded(&mut replicas, 3, &all, 0);
     assert_eq!(by_request(&events, all.len()), expected);
     let mut served = 0;
     for (index, parts) in parts.into_iter().enumerate() {
@@ -141,12 +146,54 @@ fn a_slow_replica_holds_up_no_other() {
         ],
         true,
     );
-    let (_, parts) = serve_recorded(&mut replicas, 2, &all);
+    let (_, parts) = serve_recorded(&mut replicas, 2, &all, 0);
     let is_request = |part: &&Part| matches!(part, Part::Request(_));
     let count = |parts: &Vec<Part>| parts.iter().filter(is_request).count();
     let claimed: Vec<usize> = parts.iter().map(count).collect();
     assert!(claimed[0] <= 2 * OPTIONS.max_seqs as usize, "{claimed:?}");
     assert_eq!(claimed.iter().sum::<usize>(), all.len());
+}
+
+/// And each has its share: only of the last ones, which are fewer than all have slots for, both get some.
+#[test]
+fn requests_that_begin_alike_go_to_one_replica() {
+    const ALIKE: u32 = 3;
+    let all: Vec<Request> = (0..60)
+        .map(|i| Request {
+            followers: ALIKE - 1 - i % ALIKE,
+            ..request([1 + i / ALIKE], 4)
+        })
+        .collect();
+    let slow = || stages(1, Duration::from_millis(1));
+    let options = EngineOptions {
+        record: true,
+        ..OPTIONS
+    };
+    let mut replicas = not_launched([slow(), slow()].into_iter().map(Runs::Stages), &options);
+    for request in &all {
+        replicas
+            .try_submit(request)
+            .unwrap()
+            .expect("room in the queue");
+    }
+    replicas.launch().unwrap();
+    let (_, parts) = serve_recorded(&mut replicas, 2, &all, all.len());
+    let prompts = |parts: &Vec<Part>| -> Vec<u32> {
+        let requests = parts.iter().filter_map(|part| match part {
+            Part::Request(request) => Some(request.prompt[0]),
+            _ => None,
+        });
+        requests.collect()
+    };
+    let [a, b] = [prompts(&parts[0]), prompts(&parts[1])];
+    assert_eq!(a.len() + b.len(), all.len());
+    assert!(a.len().abs_diff(b.len()) < all.len() / 2, "{a:?} {b:?}");
+    let last = all.len() as u32 / ALIKE - OPTIONS.max_seqs;
+    let both: Vec<_> = a
+        .iter()
+        .filter(|&&prompt| prompt <= last && b.contains(&prompt))
+        .collect();
+    assert!(both.is_empty(), "{both:?} went to both of {a:?} {b:?}");
 }
 
 /// Those that run, on either, and those that nobody has claimed yet.
@@ -349,7 +396,7 @@ fn devices_that_claim_have_recordings_that_replay_alone() {
         ..OPTIONS
     };
     let mut replicas = of_devices(Device::with_peers, &options);
-    let (events, parts) = serve_recorded(&mut replicas, 3, &all);
+    let (events, parts) = serve_recorded(&mut replicas, 3, &all, 0);
     assert_eq!(
         events
             .iter()

@@ -23,6 +23,7 @@ struct scenario {
   uint32_t greedy;                                        /* stage 0 takes nothing back while it has steps to begin */
   uint32_t stops;                                         /* one more actor sets the stop flag, at any time */
   uint32_t announces;                                     /* steps are announced, and what they are is read before they come */
+  uint32_t run;                                           /* so many behind each request begin as it does */
   uint32_t keeps;                                         /* a replica reads what it has claimed only after it has claimed again */
 };
 
@@ -51,7 +52,7 @@ static struct {
   } link[MOST_STAGES];
   tg_queue queue;
   uint64_t claimed; /* beside the queue: in memory of a GPU */
-  uint64_t entries[ENTRIES];
+  uint64_t entries[ENTRIES], runs[ENTRIES];
   uint64_t drained;
 } memory;
 
@@ -159,6 +160,7 @@ static void push(struct actor *a) {
     a->done = 1u;
   } else if (a->out - a->back < a->scenario.capacity) {
     tg_write(&memory.entries[a->out % a->scenario.capacity], contents(a->out));
+    if (a->scenario.run) tg_store(&memory.runs[a->out % a->scenario.capacity], a->scenario.run);
     tg_release(&memory.queue.pushed.value, ++a->out);
   } else {
     a->back = tg_queue_tail(&memory.queue, a->back);
@@ -180,7 +182,7 @@ static void serve(struct actor *a) {
   uint64_t first = 0u;
   uint32_t queue_ends = (uint32_t)tg_acquire(&memory.drained);
   tg_claim_look(&a->claimer);
-  uint32_t count = tg_claim(&a->claimer, a->scenario.most, &first);
+  uint32_t count = tg_claim(&a->claimer, a->scenario.most, a->scenario.most + a->scenario.run, &first);
   if (a->scenario.keeps) {
     read_claim(a, a->out, a->back);
     a->out = first;
@@ -208,7 +210,7 @@ uint32_t explore_actor_bytes(void) { return sizeof(struct actor); }
 uint32_t explore_setup(const struct scenario *s, struct actor *actors) {
   uint32_t stages = s->replicas ? 0u : s->stages, count = 0u;
   memset(&memory, 0, sizeof(memory));
-  const tg_queue shape = {.replicas = s->replicas};
+  const tg_queue shape = {.replicas = s->replicas, .run_capacity = s->run ? s->capacity : 0u};
   tg_queue_init(&memory.queue, &shape);
   memset(actors, 0, sizeof(struct actor) * 8u);
   for (uint32_t i = 0u; i < stages; i++, count++) {
@@ -221,6 +223,7 @@ uint32_t explore_setup(const struct scenario *s, struct actor *actors) {
   for (uint32_t i = 0u; i < s->replicas; i++, count++) {
     actors[i].kind = REPLICA;
     tg_claimer_init(&actors[i].claimer, &memory.queue, &memory.claimed, i);
+    actors[i].claimer.runs = memory.runs;
   }
   if (s->replicas) actors[count++].kind = PUSHER;
   if (s->stops) actors[count++].kind = STOPPER;

@@ -24,6 +24,7 @@ pub struct Scenario {
     /// 1: steps are announced, and what they are is read before they come.
     pub announces: u32,
     /// 1: a replica reads what it has claimed only after it has claimed again.
+    pub run: u32,
     pub keeps: u32,
 }
 

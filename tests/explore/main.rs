@@ -239,6 +239,10 @@ fn replicas_share_a_queue() {
     for (scenario, keeps) in sizes {
         holds(&actors, Scenario { keeps, ..scenario }, QUIET);
     }
+    // Those that begin alike are claimed together.
+    let run = |scenario| Scenario { run: 1, ..scenario };
+    holds(&actors, run(queue(2, 2, 4, 1)), QUIET);
+    holds(&actors, run(queue(2, 1, 3, 1)), QUIET);
 }
 
 /// Whoever dies holding a claim keeps what it claimed, and the others run the rest as far as there is room for it.

@@ -87,8 +87,11 @@ impl Queue {
         }
     }
 
-    pub(super) fn push(&mut self, planned: &Planned) -> bool {
+    /// `followers`: so many behind it begin alike, or so it says.
+    pub(super) fn push(&mut self, planned: &Planned, followers: u64) -> bool {
         let abi::tg_queue {
+            runs,
+            run_capacity,
             requests,
             tokens,
             biases: bias_table,
@@ -107,6 +110,7 @@ impl Queue {
             ..planned.request
         };
         self.put(requests, capacity, number, request);
+        self.put(runs, run_capacity, number, followers);
         for (at, &token) in (self.token_head..).zip(&planned.prompt) {
             self.put(tokens, token_capacity, at, token);
         }
@@ -139,6 +143,7 @@ impl Queue {
             requests: (at + head.requests) as *const _,
             biases: (at + head.biases) as *const _,
             tokens: (at + head.tokens) as *const _,
+            runs: (at + head.runs) as *const _,
             claims: (at + head.claims + own) as *mut _,
             numbers: numbers.as_mut_ptr(),
             seen: seen.as_mut_ptr(),

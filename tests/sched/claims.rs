@@ -42,6 +42,8 @@ struct Run {
     claimed_by: Vec<Option<usize>>,
     ends: Vec<u32>,
     pushed: usize,
+    /// Requests say of some that are behind them that these begin alike.
+    has_runs: bool,
     now_ns: u64,
     log: Log,
 }
@@ -98,9 +100,11 @@ pub fn run(api: Api, seed: u64, lanes: Lanes) -> Result<Log, String> {
         trace_capacity: 8,
         ..world.shape
     };
+    let capacity = 1 << rng.below(4);
     let queue = abi::tg_queue {
         replicas: rng.range(1, 3),
-        capacity: 1 << rng.below(4),
+        capacity,
+        run_capacity: capacity,
         token_capacity: config.token_capacity << rng.below(2),
         bias_capacity: shape.bias_capacity,
         claim_capacity: 1 << rng.below(4),
@@ -120,6 +124,7 @@ pub fn run(api: Api, seed: u64, lanes: Lanes) -> Result<Log, String> {
         ends: vec![0; requests.len()],
         requests,
         pushed: 0,
+        has_runs: seed.is_multiple_of(2),
         now_ns: 1000,
         log: vec![],
     };
@@ -137,10 +142,11 @@ impl Run {
         self.now_ns += u64::from(self.rng.below(9u32));
         if patient || self.rng.percent(60) {
             self.queue.free();
-            while self.pushed < self.requests.len()
-                && (patient || self.rng.percent(60))
-                && self.queue.push(&self.requests[self.pushed])
-            {
+            while self.pushed < self.requests.len() && (patient || self.rng.percent(60)) {
+                let followers = if self.has_runs { self.rng.below(5) } else { 0 };
+                if !self.queue.push(&self.requests[self.pushed], followers) {
+                    break;
+                }
                 self.pushed += 1;
             }
         }
@@ -219,10 +225,23 @@ impl Run {
         replica
             .first_seen
             .resize(pushed.max(replica.first_seen.len()), now);
+        let (base, before) = (
+            replica.machine.state().claimer.base,
+            replica.claimed.len() as u64,
+        );
         let outcome = replica.machine.turn(now);
         self.told(index)?;
         let replica = &mut self.replicas[index];
-        let inputs = replica.machine.state().inputs;
+        let (inputs, claimer) = {
+            let state = replica.machine.state();
+            (state.inputs, state.claimer)
+        };
+        let share = (claimer.pushed - base).div_ceil(u64::from(claimer.replicas));
+        ensure!(
+            inputs.request_head - before <= share,
+            "replica {index} has claimed {} of a share of {share}",
+            inputs.request_head - before
+        );
         ensure!(
             inputs.request_head == replica.claimed.len() as u64,
             "replica {index} has claimed {} and told of {}",
@@ -238,8 +257,10 @@ impl Run {
             );
         }
         let slots = replica.machine.state().config.slots;
+        // Of requests that begin alike it may take as many as it has slots, whoever runs there.
+        let most = if self.has_runs { 2 * slots } else { slots };
         ensure!(
-            outcome.running + outcome.queue_depth <= slots,
+            outcome.running + outcome.queue_depth <= most,
             "replica {index} has {} running and {} waiting on {slots} slots",
             outcome.running,
             outcome.queue_depth
@@ -300,8 +321,11 @@ impl Run {
                     .entry(head.claims, capacity * head.replicas, place);
             // SAFETY: inside the table.
             let abi::tg_claimed { number, waited_ns } = unsafe { notice.read() };
-            let known = self.claimed_by.get_mut(number as usize);
-            let known = known.ok_or_else(|| format!("claimed {number}, which was not pushed"))?;
+            ensure!(
+                number < self.queue.pushed,
+                "claimed {number}, which was not pushed"
+            );
+            let known = &mut self.claimed_by[number as usize];
             ensure!(
                 known.is_none(),
                 "{number} was claimed by {known:?} and {index}"

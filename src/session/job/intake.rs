@@ -10,6 +10,10 @@ use std::time::{Duration, Instant};
 const INPUT_POLL: Duration = Duration::from_millis(50);
 /// Rows that wait here, so that the first with a prefix is handed over knowing that others have it too.
 const ROWS_AHEAD: usize = 64;
+/// The same where rows that begin alike go to one of several replicas: they are looked for among so many.
+const ROWS_AHEAD_OF_REPLICAS: usize = 512;
+/// Sequences that one replica takes together, at most, however few of them it has room for.
+const ALIKE: usize = 32;
 /// How long the first row of a job waits for others, while the device has nothing to do.
 const AHEAD_WAIT: Duration = Duration::from_millis(20);
 /// Rows handed over in one go before events, interrupts and progress have their turn.
@@ -24,13 +28,17 @@ impl Run<'_> {
             let Some(work) = self.pull() else { break };
             let room = match self.job.output.written() {
                 Some((next, waiting_bytes)) => {
-                    work.row < next + self.job.window
-                        && waiting_bytes < self.job.window * ANSWER_BYTES
+                    work.row == next
+                        || work.row < next + self.job.window
+                            && waiting_bytes < self.job.window * ANSWER_BYTES
                 }
                 None => (self.sequences.len() as u64) < self.job.window,
             };
             if !room {
-                self.held.push_front(work);
+                self.put_back(work);
+                // The oldest row makes room.
+                self.alike = 0;
+                self.held.make_contiguous().sort_by_key(|work| work.row);
                 if self.sequences.is_empty() {
                     // The oldest row is in its text work.
                     std::thread::sleep(EVENT_POLL);
@@ -42,7 +50,7 @@ impl Run<'_> {
                 continue;
             }
             if let Some(work) = self.submit(engine, work)? {
-                self.held.push_front(work);
+                self.put_back(work);
                 break;
             }
         }
@@ -63,8 +71,11 @@ impl Run<'_> {
             return Ok(None);
         }
         let sequences = waiting.left();
+        let mut left = sequences;
         while let Some(prepared) = waiting.peek() {
             prepared.request.borders = self.job.prefixes.borders(&prepared.request.prompt);
+            let behind = self.behind.map(|behind| behind + left - 1);
+            prepared.request.followers = behind.unwrap_or(0).min(ALIKE - 1) as u32;
             match engine.try_submit(&prepared.request) {
                 Ok(Some(request)) => {
                     let asked = self
@@ -78,6 +89,7 @@ impl Run<'_> {
                     self.sequences
                         .enter(request, prepared, self.job.codec, part);
                     waiting.take();
+                    left -= 1;
                 }
                 Ok(None) => return Ok(Some(work)),
                 Err(error) => {
@@ -107,12 +119,21 @@ impl Run<'_> {
         if self.cancelled {
             return None;
         }
+        self.behind = None;
         if let Some(work) = self.job.rows.overtaken() {
             self.expect(&work);
             return Some(work);
         }
         self.take_in();
+        if self.together && self.alike == 0 {
+            self.alike = self.gather();
+        }
         let next = self.held.pop_front();
+        if self.alike > 0 {
+            self.alike -= 1;
+            let others = self.held.iter().take(self.alike);
+            self.behind = Some(others.map(sequences_of).sum());
+        }
         let idle = self.sequences.is_empty();
         if next.is_none() && self.exhausted && idle && !self.job.rows.none_overtaken() {
             std::thread::sleep(INPUT_POLL);
@@ -120,12 +141,59 @@ impl Run<'_> {
         next
     }
 
+    /// Puts a row back that was pulled.
+    fn put_back(&mut self, work: Work) {
+        self.held.push_front(work);
+        self.alike = self.behind.take().map_or(0, |_| self.alike + 1);
+    }
+
+    /// Moves rows that begin as the first one does right behind it, in their order. How many they are with it: 0 where it shares
+    /// nothing.
+    fn gather(&mut self) -> usize {
+        let Some(Todo::Run(first)) = self.held.front().map(|work| &work.todo) else {
+            return 0;
+        };
+        let Some((prompt, _)) = first.prompts().next() else {
+            return 0;
+        };
+        let borders = self.job.prefixes.borders(prompt);
+        let Some(prefix) = borders
+            .last()
+            .map(|last| prompt[..last.tokens as usize].to_vec())
+        else {
+            return 0;
+        };
+        let begins_so = |work: &Work| match &work.todo {
+            Todo::Run(waiting) => waiting
+                .prompts()
+                .all(|(prompt, _)| prompt.starts_with(&prefix)),
+            _ => false,
+        };
+        if !begins_so(&self.held[0]) {
+            return 0;
+        }
+        let (mut rows, mut sequences) = (0, 0);
+        for at in 0..self.held.len() {
+            if sequences >= ALIKE {
+                break;
+            }
+            if begins_so(&self.held[at])
+                && let Some(work) = self.held.remove(at)
+            {
+                sequences += sequences_of(&work);
+                self.held.insert(rows, work);
+                rows += 1;
+            }
+        }
+        rows
+    }
+
     /// Takes rows from the input that are there: one, or as many as are looked at ahead.
     fn take_in(&mut self) {
-        let ahead = if self.job.prefixes.any() {
-            ROWS_AHEAD
-        } else {
-            1
+        let ahead = match (self.job.prefixes.any(), self.together) {
+            (false, _) => 1,
+            (true, false) => ROWS_AHEAD,
+            (true, true) => ROWS_AHEAD_OF_REPLICAS,
         };
         let mut start = Instant::now();
         while !self.exhausted && self.held.len() < ahead {
@@ -177,5 +245,13 @@ impl Run<'_> {
             Todo::Fail(error) => self.fail(work.row, work.input, &work.label, &error),
             Todo::Run(_) => unreachable!("rows to run go to the device"),
         }
+    }
+}
+
+/// Sequences of a row that the device is still to have.
+fn sequences_of(work: &Work) -> usize {
+    match &work.todo {
+        Todo::Run(waiting) => waiting.left(),
+        _ => 0,
     }
 }

@@ -215,6 +215,7 @@ impl Driver {
             min_new_tokens: 0,
             biases: Vec::new(),
             borders: Vec::new(),
+            followers: 0,
             sampling: Sampling::default(),
             timeout: None,
             logits: Logits::Last,

@@ -102,6 +102,7 @@ pub fn ask(seed: u64, number: u64, shape: &Shape) -> Ask {
         timeout,
         logits: Logits::None,
         borders: vec![],
+        followers: 0,
     };
     Ask {
         number,
