@@ -279,9 +279,6 @@ __device__ inline void persistent(const TensorMap *x_map, const TensorMap *w_map
     }
   } else {
     if constexpr (Tile::TAKES_REGISTERS) take_registers<Tile::REGISTERS>();
-    /* Warpgroups that begin together would end their tiles together, and the tensor cores would have nothing to do during their epilogues. One that
-     * begins later stays behind from tile to tile, and multiplies during the other's. */
-    if (Tile::E4M3 && group > 0 && scheduler.count > scheduler.apart()) __nanosleep(group * PERSISTENT_LATER);
     char *out = pipe.stages + Tile::STAGES * Tile::STAGE_BYTES + (Tile::E4M3 ? group : of_warp(threadIdx.x / WARP)) * Tile::OUT_BYTES;
 #pragma unroll 1
     for (uint32_t t = scheduler.first(); t < scheduler.count; t += scheduler.apart()) {

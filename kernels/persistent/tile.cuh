@@ -12,7 +12,6 @@
 constexpr uint32_t PERSISTENT_WARPS = TG_PERSISTENT_GROUPS * GMMA_GROUP / WARP;
 constexpr uint32_t PERSISTENT_WARP_ROWS = GMMA_M * WARP / GMMA_GROUP;  /* of a tile, whose sums a warp has */
 constexpr uint32_t PERSISTENT_AHEAD = 6;  /* k-blocks whose weights are prefetched into L2 before the grid dependency wait */
-constexpr uint32_t PERSISTENT_LATER = 1000;  /* ns that a warpgroup begins behind the one before: less than the pipeline's stages last */
 constexpr uint32_t PERSISTENT_BAND = 16;  /* row tiles whose weight rows are taken in one go, and so come from memory once */
 
 /* Rows of type T, WIDTH weight rows of a tile; blocks that multicast weight rows; whether batch rows are gathered; type of weights in memory. */
