@@ -129,6 +129,7 @@ fn generate_answers_the_same() {
             created: 7,
         },
         window: 8,
+        in_order: false,
         prefixes: Prefixes::none(),
         progress: Progress::new(true, None),
         interrupt: &never,

@@ -96,7 +96,7 @@ TG_API void tg_claim_release(tg_claimer *claimer, uint64_t oldest) {
  * read here may be of a newer request: then the claim fails. */
 TG_FN uint64_t tg_claim_with_run(const tg_claimer *claimer, uint64_t from, uint64_t count, uint32_t run_most) {
   uint64_t left = claimer->pushed - from;
-  if (run_most <= count || claimer->run_capacity == 0u) return count;
+  if (count == left || run_most <= count) return count;
   uint64_t all = count + tg_load(&claimer->runs[(from + count - 1u) & (claimer->run_capacity - 1u)]);
   if (all > TG_MUT(157, left, TG_NO_STEP)) all = left;
   return all < TG_MUT(158, run_most, TG_NO_STEP) ? all : run_most;

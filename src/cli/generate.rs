@@ -143,6 +143,7 @@ pub(super) fn serve(
         style,
         window: WINDOW.max(4 * u64::from(max_seqs) * replicas as u64),
         prefixes: Prefixes::of(&opened.options),
+        in_order: args.in_order,
         // Text that comes is progress enough.
         progress: Progress::new(args.job.quiet || style == Style::Live, None)
             .counted(total)

@@ -28,6 +28,7 @@ const RARE: &[&str] = &[
     "chunk-tokens",
     "chunk-align",
     "no-prefix-sharing",
+    "in-order",
     "stages",
 ];
 

@@ -70,6 +70,7 @@ fn job(args: TraceArgs) -> Result<GenerateArgs> {
         overwrite: args.overwrite,
         errors: None,
         dry_run: false,
+        in_order: false,
         shard: None,
         model: ModelArg { model },
         job: args.job,

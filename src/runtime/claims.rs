@@ -2,7 +2,7 @@
 //! claims. What is claimed is pushed to the scheduler's own rings, as where it is the only one. So a turn knows nothing of the queue,
 //! and its record is that of a run of these requests alone.
 
-use super::memory::{HostRegion, acquire, release};
+use super::memory::{HostRegion, acquire, release, word};
 use super::notices::{Claimed, Notices};
 use super::request::Request;
 use super::rings::HostRings;
@@ -81,17 +81,12 @@ impl Queue {
     }
 
     /// How many requests behind request `number` begin as it does.
-    fn run(&self, number: u64) -> *mut u64 {
+    fn run(&self, number: u64) -> &AtomicU64 {
         let place = (number % self.capacity()) as usize;
-        // SAFETY: the head has been laid out, with as many words as there are entries.
+        // SAFETY: the head has been laid out, with as many words as there are entries, and they are atomic on all sides.
         unsafe {
-            let runs = (*self.head()).runs as usize;
-            self.words
-                .start()
-                .as_ptr()
-                .add(runs)
-                .cast::<u64>()
-                .add(place)
+            let runs = self.head().byte_add((*self.head()).runs as usize);
+            word(runs.cast::<u64>().add(place))
         }
     }
 
@@ -141,8 +136,8 @@ impl Pusher {
                 request: request.clone(),
                 since: Instant::now(),
             });
-            AtomicU64::from_ptr(self.queue.run(number))
-                .store(request.followers.into(), Ordering::Relaxed);
+            let run = self.queue.run(number);
+            run.store(request.followers.into(), Ordering::Relaxed);
             self.pushed += 1;
             release(&raw mut (*head).pushed, self.pushed);
         }

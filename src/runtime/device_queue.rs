@@ -2,7 +2,7 @@
 //! see them, and hears from each which ones it has claimed. A scheduler's own rings carry all else.
 
 use super::entries::{Tables, check_size, entry};
-use super::memory::index;
+use super::memory::{index, word};
 use super::notices::{Claimed, Notices, QueueWords, Unclaimed, View};
 use super::options::EngineShape;
 use super::request::Request;
@@ -11,7 +11,7 @@ use crate::error::Result;
 use crate::sys::abi;
 use crate::telemetry::warn;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::Sender;
 
 /// The host's end of the queue.
@@ -139,9 +139,9 @@ impl DeviceQueue {
         // SAFETY: before the tail nobody reads any more, and there is room; what is below the new head is whole.
         unsafe {
             tables.write(number, request, entry);
-            let run = self.words.table::<u64>((*head).runs);
-            AtomicU64::from_ptr(run.add((number & u64::from(tables.capacity - 1)) as usize))
-                .store(request.followers.into(), Ordering::Relaxed);
+            let runs = self.words.table::<u64>((*head).runs);
+            let run = runs.add((number & u64::from(tables.capacity - 1)) as usize);
+            word(run).store(request.followers.into(), Ordering::Relaxed);
             index(&raw mut (*head).pushed).store(number + 1, Ordering::Release);
         }
         Ok(Some(number))

@@ -281,6 +281,7 @@ impl Shared {
             style: Style::Json,
             origin,
             window: WINDOW,
+            in_order: false,
             prefixes: Prefixes::none(), // the session finds them
             progress: Progress::new(true, None),
             interrupt,

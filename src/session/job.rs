@@ -42,6 +42,8 @@ pub struct Job<'a> {
     pub window: u64,
     /// What the engine shares of prompts; none where it finds out by itself.
     pub prefixes: Prefixes,
+    /// Several replicas too get the rows in the input's order.
+    pub in_order: bool,
     pub progress: Progress,
     pub interrupt: &'a AtomicBool,
 }
@@ -60,12 +62,13 @@ pub struct Summary {
 impl Job<'_> {
     /// Runs until every row has an answer, an interrupt or a failure. Errors are those of the output.
     pub fn run(self, engine: &mut dyn Engine) -> Result<Summary> {
+        let together = engine.replicas() > 1 && !self.in_order;
         let mut run = Run {
             job: self,
             sequences: Sequences::default(),
             rows: BTreeMap::new(),
             held: VecDeque::new(),
-            together: engine.replicas() > 1,
+            together,
             alike: 0,
             behind: None,
             exhausted: false,
@@ -98,7 +101,7 @@ struct Run<'a> {
     together: bool,
     /// The first so many of `held` begin alike.
     alike: usize,
-    /// Of the row that was pulled last, if it is one of those: sequences of the others behind it.
+    /// How many sequences the others of those have that are behind the row that was pulled last, if that was one.
     behind: Option<usize>,
     exhausted: bool,
     cancelled: bool,

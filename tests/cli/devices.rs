@@ -22,10 +22,14 @@ fn input() -> String {
 }
 
 fn generate(device: &str, output: &Path, more: &[&str]) -> Vec<Value> {
+    answers(&input(), device, output, more)
+}
+
+fn answers(input: &str, device: &str, output: &Path, more: &[&str]) -> Vec<Value> {
     let common = ["generate", "--model", "random:tiny", "--device", device];
     let sizes = ["--quiet", "--max-seqs", "3", "--step-tokens", "80"];
     let args = [&common[..], &sizes, &["--output", text(output)], more].concat();
-    let ended = run_with_input(&args, &input());
+    let ended = run_with_input(&args, input);
     assert_eq!(ended.code, 0, "{args:?}: {}", ended.stderr);
     rows_without_timing(output)
 }
@@ -112,45 +116,31 @@ fn rows_that_begin_alike_go_to_replicas_together() {
         let ids: Vec<usize> = shared.chain([200 + i / GROUPS, 9]).collect();
         json!({"input_ids": ids, "max_new_tokens": 3}).to_string() + "\n"
     };
-    std::fs::write(path("input"), (0..128).map(row).collect::<String>()).unwrap();
-    let generate = |device: &str, more: &[&str]| {
-        let input = path("input");
-        let args = [
-            "generate",
-            "--model",
-            "random:tiny",
-            "--device",
-            device,
-            "--quiet",
-        ];
-        let files = [
-            "--input",
-            text(&input),
-            "--output",
-            text(&path(device)),
-            "--max-seqs",
-            "8",
-        ]
-        .map(str::to_owned);
-        let args = args.map(str::to_owned).into_iter().chain(files);
-        let args: Vec<String> = args.chain(more.iter().map(|&one| one.to_owned())).collect();
-        let ended = run(&args.iter().map(String::as_str).collect::<Vec<_>>());
-        assert_eq!(ended.code, 0, "{args:?}: {}", ended.stderr);
-        rows_without_timing(&path(device))
+    let input: String = (0..128).map(row).collect();
+    let expected = answers(&input, "cpu", &path("one"), &[]);
+    let serve = |name: &str, more: &[&str]| {
+        let record = path(&format!("{name}.jsonl"));
+        let more = [&["--record", text(&record)], more].concat();
+        let found = answers(&input, "cpu:0,1", &path(name), &more);
+        assert_eq!(found, expected, "{more:?}");
     };
-    let record = path("run.jsonl");
-    let answers = generate("cpu:0,1", &["--record", text(&record)]);
-    assert_eq!(answers, generate("cpu", &[]));
-    let mut groups = vec![];
-    for replica in 0..2 {
-        let record = std::fs::read_to_string(path(&format!("run.{replica}.jsonl"))).unwrap();
-        let lines = rows(&record);
-        let requests = lines.iter().filter_map(|line| line.get("request"));
-        groups.extend(requests.map(|request| request["prompt"][0].as_u64().unwrap()));
-    }
-    assert_eq!(groups.len(), 128);
-    let switches = groups.windows(2).filter(|pair| pair[0] != pair[1]).count();
-    assert!(switches < 64, "{switches} of {groups:?}");
+    serve("together", &[]);
+    serve("by_turns", &["--in-order"]);
+    // How often a replica's next request is of another group.
+    let switches = |record: &str| {
+        let mut groups = vec![];
+        for replica in 0..2 {
+            let record =
+                std::fs::read_to_string(path(&format!("{record}.{replica}.jsonl"))).unwrap();
+            let lines = rows(&record);
+            let requests = lines.iter().filter_map(|line| line.get("request"));
+            groups.extend(requests.map(|request| request["prompt"][0].as_u64().unwrap()));
+        }
+        assert_eq!(groups.len(), 128);
+        groups.windows(2).filter(|pair| pair[0] != pair[1]).count()
+    };
+    let [together, by_turns] = ["together", "by_turns"].map(switches);
+    assert!(together < 64 && by_turns > 64, "{together}, {by_turns}");
 }
 
 /// Logits come out under the prompts' own numbers, whoever has scored them.

@@ -45,7 +45,8 @@ fn requests(count: u64) -> Vec<Request> {
         .collect()
 }
 
-/// Serves all requests, of which the first have been submitted, reading what is recorded meanwhile: events, and each replica's parts up to its end.
+/// Serves all requests, of which the first `submitted` have been, reading what is recorded meanwhile: events, and each replica's
+/// parts up to its end.
 fn serve_recorded(
     replicas: &mut Replicas,
     count: usize,

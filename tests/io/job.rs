@@ -81,6 +81,7 @@ fn run_rows(
             created: 7,
         },
         window: 8,
+        in_order: false,
         prefixes: Prefixes::none(),
         progress: Progress::new(true, None),
         interrupt,

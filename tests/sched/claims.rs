@@ -257,7 +257,7 @@ impl Run {
             );
         }
         let slots = replica.machine.state().config.slots;
-        // Of requests that begin alike it may take as many as it has slots, whoever runs there.
+        // It may take as many as it has slots of those that begin alike, whoever runs there.
         let most = if self.has_runs { 2 * slots } else { slots };
         ensure!(
             outcome.running + outcome.queue_depth <= most,

@@ -176,6 +176,10 @@ pub struct GenerateArgs {
     /// loaded and a few steps are run
     #[arg(long, conflicts_with_all = ["resume", "shard", "record"])]
     pub dry_run: bool,
+    /// Begin rows in the order of the input, where several devices else get those that begin alike together. Answers are in that
+    /// order either way
+    #[arg(long)]
+    pub in_order: bool,
     #[command(flatten)]
     pub job: JobArgs,
     #[command(flatten)]

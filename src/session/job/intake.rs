@@ -35,10 +35,13 @@ impl Run<'_> {
                 None => (self.sequences.len() as u64) < self.job.window,
             };
             if !room {
+                let is_oldest = self.held.iter().all(|other| work.row < other.row);
                 self.put_back(work);
-                // The oldest row makes room.
-                self.alike = 0;
-                self.held.make_contiguous().sort_by_key(|work| work.row);
+                if !is_oldest {
+                    // Only the oldest row makes room.
+                    self.held.make_contiguous().sort_by_key(|work| work.row);
+                    self.alike = 0;
+                }
                 if self.sequences.is_empty() {
                     // The oldest row is in its text work.
                     std::thread::sleep(EVENT_POLL);
@@ -172,8 +175,8 @@ impl Run<'_> {
         if !begins_so(&self.held[0]) {
             return 0;
         }
-        let (mut rows, mut sequences) = (0, 0);
-        for at in 0..self.held.len() {
+        let (mut rows, mut sequences) = (1, sequences_of(&self.held[0]));
+        for at in 1..self.held.len() {
             if sequences >= ALIKE {
                 break;
             }
