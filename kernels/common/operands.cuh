@@ -20,6 +20,11 @@ struct alignas(128) TensorMap {
   uint64_t opaque[16];
 };
 
+/* Two columns in E4M3 that lie side by side, counted as one element of an operand. */
+struct E4m3x2 {
+  uint16_t bits;
+};
+
 /* Where piece `piece` of an operand's row `row` lies, in bytes from the operand on. */
 __device__ inline uint32_t gmma_piece_at(uint32_t row, uint32_t piece) {
   return row * GMMA_ROW_BYTES + (piece ^ row % 8) * 16;
@@ -30,6 +35,11 @@ __device__ inline uint32_t gmma_piece_at(uint32_t row, uint32_t piece) {
 __device__ inline uint32_t gmma_operand(uint32_t shared) { return 1u << 16 | (shared & 0x3ffff) >> 4; }
 __host__ __device__ constexpr uint32_t gmma_apart(uint32_t bytes) { return bytes >> 4; }
 constexpr uint32_t GMMA_OPERAND_HIGH = 1u << 30 /* swizzled by 128 bytes */ | GMMA_ATOM_BYTES >> 4;
+
+/* Weights in E4M3 lie in two packed blocks an atom, 8 rows of 64 bytes each (common/packed.cuh), as a tensor map with CU_TENSOR_MAP_SWIZZLE_64B leaves
+ * them: the other high word, and what is added for instruction k of a k-block. */
+constexpr uint32_t GMMA_BLOCKS_HIGH = 2u << 30 /* swizzled by 64 bytes */ | GMMA_ATOM_BYTES >> 4;
+__host__ __device__ constexpr uint32_t gmma_blocks_further(uint32_t k) { return k / 2 * gmma_apart(GMMA_ATOM_BYTES / 2) + k % 2 * 2; }
 
 /* silu with a division that is no call, beside which no matrix instruction would run on; within 2 ulp. */
 __device__ inline float gmma_silu(float v) { return __fdividef(v, 1.0f + expf(-v)); }

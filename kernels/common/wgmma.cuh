@@ -123,6 +123,16 @@ __device__ inline void gmma(float (&d)[N / 2], const uint32_t (&a)[4], uint32_t 
                  "k16.f32." NAME "." NAME " {" GMMA_##N(TEXT) "}, %" #A ", %" #B ", add, 1, 1, 0, 0;\n}\n"    \
                  : GMMA_##N(DATA) : "l"(HIGH | a), "l"(HIGH | b), "r"((int)add));                             \
   }
+/* Rows a and packed weights b in E4M3, 32 columns of each. */
+#define GMMA_E4M3(N, A, B, ADD)                                                                               \
+  template <>                                                                                                 \
+  __device__ inline void gmma<E4m3x2, N>(float (&d)[N / 2], uint32_t a, uint32_t b, bool add) {               \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %" #ADD ", 0;\nwgmma.mma_async.sync.aligned.m64n" #N  \
+                 "k32.f32.e4m3.e4m3 {" GMMA_##N(TEXT) "}, %" #A ", %" #B ", add, 1, 1;\n}\n"                  \
+                 : GMMA_##N(DATA)                                                                             \
+                 : "l"((uint64_t)GMMA_OPERAND_HIGH << 32 | a), "l"((uint64_t)GMMA_BLOCKS_HIGH << 32 | b), "r"((int)add)); \
+  }
+GMMA_E4M3(128, 64, 65, 66)
 GMMA(8, 4, 5, 6, 7, 8, 9) GMMA(16, 8, 9, 10, 11, 12, 13)
 GMMA(24, 12, 13, 14, 15, 16, 17) GMMA(32, 16, 17, 18, 19, 20, 21)
 GMMA(40, 20, 21, 22, 23, 24, 25) GMMA(48, 24, 25, 26, 27, 28, 29)

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "common/bulk.cuh"
-#include "persistent/tile.cuh"
+#include "persistent/e4m3_rows.cuh"
 #include "wgmma/mainloop.cuh"
 
 /* THREADS threads do what persistent_leave() does, an element at a time, where rows of y do not start on 16 bytes. */
@@ -92,6 +92,15 @@ struct PersistentEpilogue {
     const uint32_t column = threadIdx.x % 4 * 2;
     if (product.epilogue == TILED_SILU_MUL) {
       constexpr uint32_t OUTPUTS = Tile::WIDTH / 2;
+      auto of = [&](uint32_t i, uint32_t half) {
+        const uint32_t at = 8 * i + 2 * half;
+        const float2 a = make_float2(acc[at], acc[at + 1]), b = make_float2(acc[at + 4], acc[at + 5]);
+        return silu_mul(product.is_up_first ? b : a, product.is_up_first ? a : b);
+      };
+      if constexpr (Tile::E4M3_ROWS) {
+        persistent_store_e4m3(product, tile.first + above, rows, tile.slice * OUTPUTS, of);
+        return;
+      }
       using W = typename Tile::W;
       W *y = static_cast<W *>(product.y) + row;
       /* Part `part` of bf16x3 is what is left of those before it. */
@@ -100,9 +109,7 @@ struct PersistentEpilogue {
         persistent_store<OUTPUTS>(out, y + (size_t)part * product.y_plane * product.n_total, rows, tile.slice * OUTPUTS, product.n_total,
                                   false,
                                   [&](uint32_t i, uint32_t half) {
-                                    const uint32_t at = 8 * i + 2 * half;
-                                    const float2 a = make_float2(acc[at], acc[at + 1]), b = make_float2(acc[at + 4], acc[at + 5]);
-                                    float2 v = silu_mul(product.is_up_first ? b : a, product.is_up_first ? a : b);
+                                    float2 v = of(i, half);
 #pragma unroll
                                     for (uint32_t p = 0; p < part; p++) take_bf16(v);
                                     return v;

@@ -32,6 +32,13 @@ OF_F32_E4M3(PERSISTENT_F32(f32_e4m3, E4m3))
   PERSISTENT_DOWN(tg_persistent_down_##TYPE, PersistentTile<T, 256, 5, 2, false, E4m3>)
 OF_BF16_E4M3(PERSISTENT_E4M3(bf16_e4m3, __nv_bfloat16))
 
+/* Rows in 8 bits too. */
+#define PERSISTENT_E4M3_ROWS(TYPE, T)                                                    \
+  PERSISTENT_DENSE(tg_persistent_##TYPE##_w256, PersistentTile<T, 256, 4, 2, false, E4m3x2>)     \
+  PERSISTENT_GATE_UP(tg_persistent_gate_up_##TYPE, PersistentTile<T, 256, 4, 2, true, E4m3x2>)   \
+  PERSISTENT_DOWN(tg_persistent_down_##TYPE, PersistentTile<T, 256, 4, 2, false, E4m3x2>)
+OF_BF16_E4M3(PERSISTENT_E4M3_ROWS(e4m3_rows, __nv_bfloat16))
+
 #if !defined TG_NO_F32 && !defined TG_E4M3_ALONE
 /* parts[3][plane][K], bf16, of x[R,K]: the step's rows from `base` on, at most `plane`; parts and x start there.
  * Bound: memory, 10 K bytes a row. 2,048 rows of K 2048: 10.2 us on an H200, 4.1 TB/s (profiles/results/kernels-heads-h200-2026-11-28.txt).
@@ -44,6 +51,37 @@ extern "C" __global__ void __launch_bounds__(TG_BF16X3_THREADS)
   for (uint32_t c = 8 * threadIdx.x; c < k; c += 8 * TG_BF16X3_THREADS) {
     const float *from = x + (size_t)row * k + c;
     Bf16x3::store(reinterpret_cast<char *>(parts + (size_t)row * k + c), (size_t)plane * k * sizeof *parts, {load4(from), load4(from + 4)});
+  }
+}
+#endif
+
+#if !defined TG_NO_BF16 && !defined TG_NO_E4M3
+/* rows[plane, K] in 8 bits, and their scales behind them, of bf16 x[R,K]: the step's rows from `base` on, at most `plane`; both start there.
+ * Bound: memory, 3 K bytes a row. 8,192 rows of K 2048: 50 MB, by hand 11 us on an H200.
+ * Launch: block = TG_E4M3_ROWS_THREADS, grid = rows of the bucket. */
+extern "C" __global__ void __launch_bounds__(TG_E4M3_ROWS_THREADS)
+    tg_e4m3_rows(E4m3 *rows, const __nv_bfloat16 *x, const uint32_t *count, uint32_t base, uint32_t plane, uint32_t k) {
+  begin_kernel();
+  constexpr uint32_t PIECE = 16, LANES = E4M3_SCALED / PIECE;  /* columns of a thread; threads of a scale */
+  const uint32_t row = blockIdx.x, pitch = packed_columns(k), blocks = (k + E4M3_SCALED - 1) / E4M3_SCALED;
+  if (base + row >= *count) return;
+  const uint32_t q = threadIdx.x % 4;
+  for (uint32_t first = 0; first < blocks * LANES; first += TG_E4M3_ROWS_THREADS) {
+    const uint32_t piece = first + threadIdx.x, from = piece / 4 * PACKED_COLUMNS + 2 * q;
+    float2 v[8];
+    float most = 0.0f;
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++) {
+      const uint32_t c = from + 8 * i;
+      const uint32_t pair = c < k ? __ldcg(reinterpret_cast<const uint32_t *>(x + (size_t)row * k + c)) : 0;
+      v[i] = unpack2<__nv_bfloat16>(pair);
+      most = fmaxf(most, fmaxf(fabsf(v[i].x), fabsf(v[i].y)));
+    }
+#pragma unroll
+    for (uint32_t lane = 1; lane < LANES; lane *= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, lane));
+    const E4m3Scale scale = e4m3_scale(most);
+    if (piece * PIECE < pitch) __stcg(reinterpret_cast<uint4 *>(rows + (size_t)row * pitch + piece * PIECE), e4m3_piece(v, scale.by));
+    if (piece % LANES == 0 && piece / LANES < blocks) e4m3_scales<void>(rows, plane, pitch, row)[piece / LANES] = scale.scale;
   }
 }
 #endif

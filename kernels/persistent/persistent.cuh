@@ -46,8 +46,8 @@ __device__ inline void persistent_parts(const PersistentProduct &product, const 
   for (uint32_t part = 0; part < Tile::MULTICAST; part++) {
     if (tile.shares && part != PersistentScheduler<Tile>::rank()) continue;
     const uint32_t first = tile.slice * Tile::WIDTH + part * ROWS;
-    if constexpr (Tile::E4M3) {
-      const uint32_t at[5] = {0, k, 0, first / (product.packed || paired ? Tile::GROUP_ROWS : PACKED_ROWS), tile.expert};
+    if constexpr (Tile::E4M3 || Tile::E4M3_ROWS) {
+      const uint32_t at[5] = {0, k * Tile::W_STEP, 0, first / (product.packed || paired ? Tile::GROUP_ROWS : PACKED_ROWS), tile.expert};
       issue(part * ROWS * Tile::W_ROW_BYTES, at);
       continue;
     }
@@ -172,10 +172,10 @@ __device__ inline void persistent_gather(PersistentPipeline<Tile> pipe, const Te
   }
 }
 
-/* acc = this warpgroup's sums over `steps` k-blocks; of weights in 8 bits those of at least `rows` batch rows. */
+/* acc = this warpgroup's sums over `steps` k-blocks; of weights in 8 bits alone those of at least `rows` batch rows. */
 template <class Tile>
-__device__ inline void persistent_multiply(typename Tile::Acc &acc, PersistentPipeline<Tile> &pipe, uint32_t group, uint32_t steps,
-                                           uint32_t rows = TG_PERSISTENT_ROWS) {
+__device__ inline void persistent_multiply(typename Tile::Acc &acc, PersistentPipeline<Tile> &pipe, const PersistentProduct &product,
+                                           const PersistentWorkTile &tile, uint32_t group, uint32_t steps, uint32_t rows = TG_PERSISTENT_ROWS) {
   using W = typename Tile::W;
   const bool first_lane = threadIdx.x % GMMA_GROUP == 0;
   const uint32_t full = kept(shared_address(pipe.full));
@@ -186,7 +186,7 @@ __device__ inline void persistent_multiply(typename Tile::Acc &acc, PersistentPi
   };
   if constexpr (Tile::E4M3) {
     persistent_multiply_e4m3<Tile>(acc, pipe, group, steps, rows);
-  } else if constexpr (Tile::PARTS == 1) {
+  } else if constexpr (Tile::PARTS == 1 && !Tile::E4M3_ROWS) {
     mainloop<false>(
         pipe, full, steps, [](uint32_t) {},
         [&](uint32_t stage, uint32_t step) {
@@ -196,24 +196,32 @@ __device__ inline void persistent_multiply(typename Tile::Acc &acc, PersistentPi
         release);
     gmma_settle(acc);
   } else {
+    constexpr uint32_t TURNS = Tile::E4M3_ROWS ? 2 : 1, N = Tile::WIDTH / TURNS;  /* weight rows whose sums have registers at a time */
 #pragma unroll
     for (uint32_t i = 0; i < Tile::WIDTH / 2; i++) acc[i] = 0.0f;
+    PersistentRowScales<Tile> scales(product, tile, group);
 #pragma unroll 1
     for (uint32_t k = 0; k < steps; k++, pipe.next()) {
-      typename Tile::Acc sums;
+      scales.next(k + 1 < steps);
       barrier_wait(full + pipe.at * (uint32_t)sizeof(uint64_t), pipe.parity);
       const uint32_t there = pipe.at * gmma_apart(Tile::STAGE_BYTES);
-      gmma_fence();
 #pragma unroll
-      for (int part = Tile::PARTS - 1; part >= 0; part--)
-        multiply_k_block<W, Tile::WIDTH>(sums, x + there + part * gmma_apart(Tile::PART_BYTES), w + there, part + 1 < (int)Tile::PARTS);
-      gmma_commit();
-      gmma_wait<0>();
-      gmma_settle(sums);
-      release(pipe.at, k);
+      for (uint32_t turn = 0; turn < TURNS; turn++) {
+        float sums[N / 2];
+        gmma_fence();
 #pragma unroll
-      for (uint32_t i = 0; i < Tile::WIDTH / 2; i++) acc[i] += sums[i];
+        for (int part = Tile::PARTS - 1; part >= 0; part--)
+          multiply_k_block<W, N>(sums, x + there + part * gmma_apart(Tile::PART_BYTES), w + there + turn * gmma_apart(N * GMMA_ROW_BYTES),
+                                 part + 1 < (int)Tile::PARTS);
+        gmma_commit();
+        gmma_wait<0>();
+        gmma_settle(sums);
+        if (turn + 1 == TURNS) release(pipe.at, k);
+#pragma unroll
+        for (uint32_t i = 0; i < N / 2; i++) acc[turn * (N / 2) + i] = scales.add(acc[turn * (N / 2) + i], sums[i], i);
+      }
     }
+    if constexpr (Tile::E4M3_ROWS) persistent_scale<Tile>(acc, product, tile);
   }
 }
 
@@ -290,7 +298,7 @@ __device__ inline void persistent(const TensorMap *x_map, const TensorMap *w_map
       }
       typename Tile::Acc acc;
       epilogue.begin(product, tile);
-      persistent_multiply(acc, pipe, group, steps, Tile::E4M3 && product.tiles ? of_warp(tile.rows) : TG_PERSISTENT_ROWS);
+      persistent_multiply(acc, pipe, product, tile, group, steps, Tile::E4M3 && product.tiles ? of_warp(tile.rows) : TG_PERSISTENT_ROWS);
       epilogue.store(acc, out, product, tile);
     }
     if constexpr (Tile::CONVOLVES) bulk_done();

@@ -103,7 +103,7 @@ __device__ inline void persistent_split_k(const TensorMap *x_map, const TensorMa
   typename SplitK::Acc acc;
   PersistentEpilogueOf<SplitK> epilogue;
   epilogue.begin(product, tile);
-  persistent_multiply(acc, pipe, group, run.steps);
+  persistent_multiply(acc, pipe, product, tile, group, run.steps);
   char *place = pipe.stages + SplitK::STAGES * SplitK::STAGE_BYTES + of_warp(threadIdx.x % GMMA_GROUP / WARP) * SplitK::WARP_BYTES;
   if constexpr (SplitK::E4M3) {
     char *of_group = pipe.stages + SplitK::STAGES * SplitK::STAGE_BYTES + group * SplitK::GROUP_BYTES;

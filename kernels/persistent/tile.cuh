@@ -14,17 +14,19 @@ constexpr uint32_t PERSISTENT_WARP_ROWS = GMMA_M * WARP / GMMA_GROUP;  /* of a t
 constexpr uint32_t PERSISTENT_AHEAD = 6;  /* k-blocks whose weights are prefetched into L2 before the grid dependency wait */
 constexpr uint32_t PERSISTENT_BAND = 16;  /* row tiles whose weight rows are taken in one go, and so come from memory once */
 
-/* Rows of type T, WIDTH weight rows of a tile; blocks that multicast weight rows; whether batch rows are gathered; type of weights in memory. */
+/* Rows of type T, WIDTH weight rows of a tile; blocks that multicast weight rows; whether batch rows are gathered; type of weights in memory: where
+ * that is E4m3x2, the rows too are in 8 bits (e4m3_rows.cuh). */
 template <typename T_, uint32_t WIDTH_, uint32_t STAGES_, uint32_t MULTICAST_ = 1, bool GATHERS_ = false,
           typename Weights = typename OperandOf<T_>::W>
 struct PersistentTile {
   using T = T_;
-  using W = typename OperandOf<T>::W;
+  static constexpr bool E4M3_ROWS = std::is_same<Weights, E4m3x2>::value;
+  using W = std::conditional_t<E4M3_ROWS, E4m3x2, typename OperandOf<T>::W>;
   static constexpr uint32_t PARTS = OperandOf<T>::PARTS;
   static constexpr uint32_t WIDTH = WIDTH_, MULTICAST = MULTICAST_, SPLIT_K = 1;
   static constexpr bool GATHERS = GATHERS_, CONVOLVES = false;
   static constexpr uint32_t GROUP_ROWS = 2 * TG_PERSISTENT_TURN_ROWS;  /* weight rows that come in turns, of gate and up */
-  static constexpr bool E4M3 = std::is_same<Weights, E4m3>::value;  /* e4m3.cuh */
+  static constexpr bool E4M3 = std::is_same<Weights, E4m3>::value;  /* alone: e4m3.cuh */
   static constexpr uint32_t GROUPS = E4M3 && WIDTH == 192 ? 3 : TG_PERSISTENT_GROUPS;  /* warpgroups that multiply */
   static constexpr uint32_t THREADS = (GROUPS + 1) * GMMA_GROUP;
   static constexpr uint32_t OPERANDS = E4M3 ? WIDTH / (GROUPS * GMMA_M) : 1;  /* of GMMA_M rows, that a warpgroup multiplies */
@@ -33,6 +35,7 @@ struct PersistentTile {
   static constexpr uint32_t REGISTERS = GROUPS > 2 ? 152 : PARTS > 1 ? 200 : 232;
   static constexpr uint32_t OTHER_REGISTERS = (GROUPS > 2 ? 512 : 504) - GROUPS * REGISTERS;
   static constexpr uint32_t W_ROW_BYTES = E4M3 ? PACKED_COLUMNS : GMMA_ROW_BYTES;
+  static constexpr uint32_t W_STEP = E4M3 ? 1 : W_ROW_BYTES / PACKED_COLUMNS * PACKED_ROWS;  /* of a k-block, in the map's second dimension, in 8 bits */
   static constexpr uint32_t PART_BYTES = TG_PERSISTENT_ROWS * GMMA_ROW_BYTES, X_BYTES = PARTS * PART_BYTES;
   static constexpr uint32_t STAGE_BYTES = X_BYTES + WIDTH * W_ROW_BYTES;
   static constexpr uint32_t STAGES = STAGES_;
@@ -63,7 +66,7 @@ __device__ inline PersistentProduct persistent_product(const tg_persistent_args 
   PersistentProduct product = {a, BY_EXPERT, a.up_first != 0};
   product.epilogue = epilogue;
   if (BY_EXPERT) product.bias = nullptr, product.row_base = product.most_rows = 0;
-  else product.x = nullptr, product.tiles = nullptr, product.gather = nullptr;
+  else product.tiles = nullptr, product.gather = nullptr;
   return product;
 }
 

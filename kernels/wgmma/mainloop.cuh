@@ -19,8 +19,9 @@ __device__ inline float4 fragment(const float (&acc)[N], uint32_t i) {
 template <typename W, int N>
 __device__ inline void multiply_k_block(float (&acc)[N / 2], uint32_t m, uint32_t n, bool add) {
   static_assert(GMMA_K * sizeof(W) == GMMA_ROW_BYTES, "elements of 16 bits");
+  constexpr bool IN_BLOCKS = std::is_same_v<W, E4m3x2>;
 #pragma unroll
-  for (uint32_t k = 0; k < GMMA_K / 16; k++) gmma<W, N>(acc, m + 2 * k, n + 2 * k, add || k > 0);
+  for (uint32_t k = 0; k < GMMA_K / 16; k++) gmma<W, N>(acc, m + 2 * k, n + (IN_BLOCKS ? gmma_blocks_further(k) : 2 * k), add || k > 0);
 }
 
 /* `steps` k-blocks, at least one. issue(stage, step) issues a k-block's products; done(stage, step) is called once nothing reads

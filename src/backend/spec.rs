@@ -2,7 +2,8 @@
 //! way nor a type, so a [`DeviceSpec`] has them for a GPU alone.
 
 use crate::error::{Error, Result};
-use crate::model::DType;
+use crate::model::{DType, WeightFormat};
+use crate::plan::{Activations, Precision};
 use crate::telemetry::warn;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -111,6 +112,7 @@ pub struct GpuSpec {
     pub ordinal: u32,
     /// The type of matrix inputs, key-value pages and convolution state.
     pub dtype: DType,
+    pub activations: Activations,
     pub launch: LaunchWay,
     /// How stages of one model on several GPUs send steps; `None`: [`Handover::Peer`] where they reach each other's memory, else
     /// [`Handover::Host`].
@@ -130,10 +132,19 @@ impl GpuSpec {
         Self {
             ordinal,
             dtype: DType::BF16,
+            activations: Activations::Stored,
             launch: LaunchWay::DeviceGraph,
             handover: None,
             step_timeout: Self::STEP_TIMEOUT,
             kernel_file: None,
+        }
+    }
+
+    /// What products are of whose matrices are stored so.
+    pub fn precision(&self, matrices: WeightFormat) -> Precision {
+        Precision {
+            activations: self.activations,
+            ..Precision::new(self.dtype, matrices)
         }
     }
 }
@@ -209,6 +220,22 @@ impl DeviceSpec {
         match self {
             Self::Cpu { .. } => DType::F32,
             Self::Gpu(gpu) => gpu.dtype,
+        }
+    }
+
+    /// The CPU multiplies rows as they are.
+    pub fn activations(&self) -> Activations {
+        match self {
+            Self::Cpu { .. } => Activations::Stored,
+            Self::Gpu(gpu) => gpu.activations,
+        }
+    }
+
+    /// What products are of whose matrices are stored so.
+    pub fn precision(&self, matrices: WeightFormat) -> Precision {
+        match self {
+            Self::Cpu { .. } => Precision::new(DType::F32, matrices),
+            Self::Gpu(gpu) => gpu.precision(matrices),
         }
     }
 

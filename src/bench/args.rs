@@ -9,7 +9,7 @@ use crate::command::paths::open_printed;
 use crate::error::Result;
 use crate::files::Out;
 use crate::model::{DType, WeightsAs};
-use crate::plan::StepKind;
+use crate::plan::{Activations, StepKind};
 use crate::runtime::Logits;
 use clap::{Args, ValueEnum};
 use std::path::{Path, PathBuf};
@@ -100,6 +100,14 @@ pub struct OnArgs {
     /// Formats of the weights (see `generate --help`) [default: as-is]
     #[arg(long, value_name = "FORMATS", value_delimiter = ',')]
     pub weights: Vec<WeightsAs>,
+    /// What prompts' activations are multiplied in (see `generate --help`) [default: as-is]
+    #[arg(
+        long,
+        value_name = "FORMAT",
+        value_delimiter = ',',
+        help_heading = "Model and device"
+    )]
+    pub activations: Vec<Activations>,
     /// Bucket sizes and stages from these TOML files [default: the built-in one]
     #[arg(long, value_name = "FILES", value_delimiter = ',')]
     pub bucket_file: Vec<PathBuf>,
@@ -146,15 +154,17 @@ impl OnArgs {
     pub fn settings(&self) -> Vec<RunArgs> {
         let mut settings = Vec::new();
         let types = || {
-            let weights = options(&self.weights).into_iter();
-            weights.flat_map(|weights| {
-                options(&self.dtype)
-                    .into_iter()
-                    .map(move |dtype| (dtype, weights))
-            })
+            let mut types = vec![];
+            for activations in options(&self.activations) {
+                for weights in options(&self.weights) {
+                    let of_dtype = |dtype| (dtype, weights, activations);
+                    types.extend(options(&self.dtype).into_iter().map(of_dtype));
+                }
+            }
+            types
         };
         for launch in options(&self.launch) {
-            for (dtype, weights) in types() {
+            for (dtype, weights, activations) in types() {
                 for bucket_file in options(&self.bucket_file) {
                     for kernel_file in options(&self.kernel_file) {
                         settings.push(RunArgs {
@@ -165,6 +175,7 @@ impl OnArgs {
                                 dtype,
                                 fp16: false,
                                 weights,
+                                activations,
                             },
                             launch,
                             step_timeout_ms: None,

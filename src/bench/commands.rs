@@ -155,9 +155,10 @@ fn over_bare(rows: &[Value], width: usize) -> String {
 
 /// Whether all rows of the same sequences had the same kernel calls and gave the same tokens.
 fn same_work(rows: &[Value]) -> String {
-    const ASKED: [&str; 8] = [
+    const ASKED: [&str; 9] = [
         "dtype",
         "weights",
+        "activations",
         "bucket_file",
         "kernel_file",
         "batch",
@@ -188,10 +189,11 @@ fn same_work(rows: &[Value]) -> String {
 
 /// One of the results of each engine.
 fn starts(rows: &[Value]) -> Vec<Value> {
-    const SETTING: [&str; 6] = [
+    const SETTING: [&str; 7] = [
         "launch",
         "dtype",
         "weights",
+        "activations",
         "bucket_file",
         "kernel_file",
         "max_seqs",

@@ -268,6 +268,7 @@ impl Work<'_> {
                 launch: way.map(|way| way.name().to_owned()),
                 dtype: opened.spec.device.dtype().name().to_owned(),
                 weights: opened.spec.weights.chosen(),
+                activations: opened.spec.device.activations().chosen(),
                 bucket_file: shown(opened.spec.bucket_file.as_deref()),
                 kernel_file: shown(opened.spec.device.kernel_file()),
             },

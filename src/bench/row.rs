@@ -103,6 +103,9 @@ pub struct Choice {
     /// The name in `--weights`; null: as they are stored.
     #[serde(default)]
     pub weights: Option<String>,
+    /// The name in `--activations`; null: prompts' activations are multiplied in their type.
+    #[serde(default)]
+    pub activations: Option<String>,
     /// Null: the built-in one.
     pub bucket_file: Option<String>,
     /// Null: the built-in one.

@@ -14,6 +14,7 @@ const RARE: &[&str] = &[
     "now",
     "handover",
     "fp16",
+    "activations",
     "step-timeout-ms",
     "bucket-file",
     "kernel-file",

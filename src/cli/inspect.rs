@@ -68,7 +68,10 @@ pub(super) fn run(args: &InspectArgs) -> Result<Exit> {
         Some(_) => WeightFormat::E4M3,
         None => WeightFormat::BF16,
     };
-    let precision = Precision::new(dtype, spec.weights.of(stored));
+    let precision = Precision {
+        activations: run.precision.activations.unwrap_or_default(),
+        ..Precision::new(dtype, spec.weights.of(stored))
+    };
     let shown = if calls {
         args.show_calls(&self::calls(args, &spec, &plan, precision)?)?
     } else {

@@ -12,7 +12,7 @@ use crate::io::record::{Header, Line, Reader, of_recording, recordings};
 use crate::io::replay::{Replayed, replay};
 use crate::model::fingerprint::fingerprint;
 use crate::model::{DType, ModelSource, WeightsAs};
-use crate::plan::{Limits, Plan};
+use crate::plan::{Activations, Limits, Plan};
 use crate::quote;
 use crate::session::opened::load;
 use crate::session::sizes::memory;
@@ -77,6 +77,7 @@ fn check_model(recording: &Reader, source: &ModelSource) -> Result<()> {
 /// The recorded sizes; on a GPU in the recorded type, unless another is asked for.
 fn run_spec(args: ReplayArgs, header: &Header) -> Result<RunSpec> {
     let (dtype, weights) = (args.precision.dtype(), args.precision.weights);
+    let activations = args.precision.activations;
     let launch = args.launch;
     let run = RunArgs {
         device: args.device,
@@ -100,6 +101,14 @@ fn run_spec(args: ReplayArgs, header: &Header) -> Result<RunSpec> {
                 Error::Usage(format!(
                     "found the dtype {}, expected f32, bf16 or f16",
                     quote::text(&header.dtype)
+                ))
+            })?;
+        }
+        if let (None, Some(name)) = (activations, &header.activations) {
+            gpu.activations = Activations::by_name(name).ok_or_else(|| {
+                let name = quote::text(name);
+                Error::Usage(format!(
+                    "found the activations {name}, expected as-is or fp8"
                 ))
             })?;
         }

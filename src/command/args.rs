@@ -4,6 +4,7 @@ use super::values::{of_a_run, parse_tokens};
 use crate::backend::{Handover, LaunchWay, Parallel};
 use crate::io::row::MAX_TIMEOUT_MS;
 use crate::model::{DType, WeightsAs};
+use crate::plan::Activations;
 use crate::text::threads;
 use clap::Args;
 use std::path::PathBuf;
@@ -65,6 +66,10 @@ pub struct PrecisionArgs {
     /// fp8 makes projections e4m3, which is 8 bits, with a scale for each output channel (not with f16 on GPUs) [default: as-is]
     #[arg(long, value_name = "FORMAT")]
     pub weights: Option<WeightsAs>,
+    /// How many prompt tokens at a time are multiplied with weights in 8 bits: fp8 makes activations e4m3 too, with a scale for each 128
+    /// (bf16 on GPUs of compute capability 9.0); as-is leaves them in their type [default: as-is]
+    #[arg(long, value_name = "FORMAT")]
+    pub activations: Option<Activations>,
 }
 
 /// The plan files.

@@ -7,7 +7,7 @@ use crate::backend::cuda::driver::machine::Missing;
 use crate::bytes::parse_bytes;
 use crate::error::{Error, Result};
 use crate::model::{DType, ModelSource};
-use crate::plan::Limits;
+use crate::plan::{Activations, Limits};
 use crate::runtime::replicas::MAX_REPLICAS;
 use crate::session::{DeviceSpec, GpuSpec, Opened, Parallel, RunSpec};
 use std::time::Duration;
@@ -89,6 +89,7 @@ pub fn timed(command: &str, dtype: Option<DType>, args: &TimedArgs) -> Result<Ru
             dtype,
             fp16: false,
             weights: args.weights,
+            activations: None,
         },
         launch: None,
         step_timeout_ms: None,
@@ -212,6 +213,9 @@ fn check_cpu(run: &RunArgs) -> Result<()> {
             return usage(format!("--dtype {name}: the CPU computes in f32 only"));
         }
     }
+    if run.precision.activations == Some(Activations::FP8) {
+        return usage("--activations fp8: it is an option of --device cuda");
+    }
     if run.launch.is_some() {
         return usage("--launch: the CPU launches no kernels; it is an option of --device cuda");
     }
@@ -227,6 +231,7 @@ fn check_cpu(run: &RunArgs) -> Result<()> {
 /// Uses a GPU as the flags say.
 fn set_up(run: &RunArgs, gpu: &mut GpuSpec) {
     gpu.dtype = run.precision.dtype().unwrap_or(gpu.dtype);
+    gpu.activations = run.precision.activations.unwrap_or_default();
     gpu.launch = run.launch.unwrap_or(gpu.launch);
     if let Some(limit) = run.step_timeout_ms {
         gpu.step_timeout = Duration::from_millis(limit);

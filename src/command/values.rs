@@ -2,6 +2,7 @@
 
 use crate::backend::{Handover, LaunchWay, Parallel};
 use crate::model::{DType, WeightsAs};
+use crate::plan::Activations;
 use crate::plan::StepKind;
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -18,6 +19,16 @@ impl ValueEnum for DType {
             Self::F16 => "float16",
         };
         Some(PossibleValue::new(self.name()).alias(other))
+    }
+}
+
+impl ValueEnum for Activations {
+    fn value_variants<'a>() -> &'a [Self] {
+        &Self::ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(self.name()))
     }
 }
 

@@ -9,6 +9,38 @@ use std::ops::{Add, AddAssign, Mul};
 /// Bytes of an f32, the type of the residual stream, the router's result and the logits.
 const F32: f64 = 4.0;
 
+/// How products of prompts' rows with weights in 8 bits are computed, where steps have many: `--activations`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Activations {
+    /// In the type of rows.
+    #[default]
+    Stored,
+    /// Of rows in e4m3, with a scale for each 128 columns of a row.
+    FP8,
+}
+
+impl Activations {
+    pub const ALL: [Self; 2] = [Self::Stored, Self::FP8];
+
+    /// The name in `--activations`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Stored => "as-is",
+            Self::FP8 => "fp8",
+        }
+    }
+
+    /// The one of that [`Activations::name`].
+    pub fn by_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|way| way.name() == name)
+    }
+
+    /// Its name, where it is not the default.
+    pub fn chosen(self) -> Option<String> {
+        (self != Self::Stored).then(|| self.name().to_owned())
+    }
+}
+
 /// What a run computes in, and what with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Precision {
@@ -16,6 +48,7 @@ pub struct Precision {
     pub weights: WeightFormat,
     /// The type of matrix inputs, keys and values, and conv state: `--dtype`.
     pub compute: DType,
+    pub activations: Activations,
 }
 
 impl Precision {
@@ -23,6 +56,7 @@ impl Precision {
     pub const BF16: Self = Self {
         weights: WeightFormat::BF16,
         compute: DType::BF16,
+        activations: Activations::Stored,
     };
 
     /// f32 keeps the checkpoint's format (widening is exact); bf16 and f16 convert weights that are not in 8 bits.
@@ -35,6 +69,7 @@ impl Precision {
         Self {
             weights,
             compute: dtype,
+            activations: Activations::Stored,
         }
     }
 

@@ -20,7 +20,7 @@ mod needed;
 pub mod options;
 
 pub use budget::Budget;
-pub use cost::{Cost, Precision, StepShape};
+pub use cost::{Activations, Cost, Precision, StepShape};
 pub use graphs::GraphFile;
 pub use layer_range::LayerRange;
 pub use memory::{MemoryPlan, Place, WeightPlacement};

@@ -182,6 +182,7 @@ impl Opened {
                 device: device.name().to_owned(),
                 dtype: device.dtype().name().to_owned(),
                 weights: self.spec.weights.chosen(),
+                activations: device.activations().chosen(),
                 launch: device.launch().map(|launch| launch.name().to_owned()),
                 kernel_variants: target.device().kernel_variants()?,
                 engine: engine.clone(),

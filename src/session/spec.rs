@@ -118,16 +118,22 @@ impl RunSpec {
     /// [`ModelSource::matrix_format`]'s.
     pub fn precision(&self, config: &ModelConfig) -> Result<Precision> {
         let matrices = self.weights.of(self.model.matrix_format(config)?);
-        Ok(Precision::new(self.device.dtype(), matrices))
+        Ok(self.device.precision(matrices))
     }
 
     /// `identity` with the types that answers depend on.
     pub fn with_types(&self, identity: Identity) -> Identity {
         let identity = identity.with("--dtype", self.device.dtype().name());
-        match self.weights.chosen() {
-            Some(weights) => identity.with("--weights", weights),
-            None => identity,
-        }
+        let chosen = [
+            ("--weights", self.weights.chosen()),
+            ("--activations", self.device.activations().chosen()),
+        ];
+        chosen
+            .into_iter()
+            .fold(identity, |identity, (name, chosen)| match chosen {
+                Some(chosen) => identity.with(name, chosen),
+                None => identity,
+            })
     }
 
     /// Whether a device has the weights in the host's memory, as [`Self::weights`] says.

@@ -27,6 +27,7 @@ pub fn traced_step_ms(
         device: launch.map_or("cpu", |_| "cuda").to_owned(),
         dtype: "f32".to_owned(),
         weights: None,
+        activations: None,
         launch: launch.map(str::to_owned),
         identity: Identity::default(),
         kernel_variants: None,

@@ -29,6 +29,7 @@ fn a_trace_finds_a_clock_of_its_own_within_what_it_says() {
         device: "cuda".to_owned(),
         dtype: "f32".to_owned(),
         weights: None,
+        activations: None,
         launch: Some("device-graph".to_owned()),
         identity: Identity::default(),
         kernel_variants: None,

@@ -15,7 +15,7 @@ use tailgraph::backend::cuda::families::experts::{
 use tailgraph::backend::cuda::families::head::{LogitsPart, Noted, seen_words};
 use tailgraph::backend::cuda::families::packed;
 use tailgraph::backend::cuda::families::router::RouterWeights;
-use tailgraph::backend::cuda::families::tiled::{Bf16x3, Epilogue, Product, Rows};
+use tailgraph::backend::cuda::families::tiled::{Epilogue, Prepared, Product, Rows};
 use tailgraph::backend::cuda::matrix::Matrix;
 use tailgraph::backend::cuda::memory::arena::{
     EXPERT_TILE_BYTES, QUERY_TILE_BYTES, best_words, count_stride,
@@ -160,7 +160,7 @@ impl Layer {
             w_pair: None,
             bias: 0,
             epilogue,
-            bf16x3: Bf16x3::Scratch(0),
+            prepared: Prepared::Scratch(0),
         };
         let a = &self.attention;
         let qkv = product(a.qkv, self.x, self.qkv_proj, Epilogue::Store);
@@ -181,7 +181,7 @@ impl Layer {
         to.router(&self.routing, self.x, self.h, &router);
         let rows = ExpertRows {
             x: self.x,
-            bf16x3: 0,
+            prepared: 0,
             y: self.y,
             partial: self.partial,
         };

@@ -5,7 +5,7 @@ use crate::rig::{Rig, Step, StepOnGpu, assert_rows_close, config, encode, held, 
 use crate::support::Gpu;
 use tailgraph::backend::cuda::families::conv::ShortConv;
 use tailgraph::backend::cuda::families::experts::ExpertWeights;
-use tailgraph::backend::cuda::families::tiled::{Bf16x3, Epilogue, Product, Rows};
+use tailgraph::backend::cuda::families::tiled::{Epilogue, Prepared, Product, Rows};
 use tailgraph::backend::cuda::tuning::variants::Variant;
 use tailgraph::model::{DType, ModelConfig};
 use tailgraph::plan::Precision;
@@ -115,7 +115,7 @@ impl ConvCase {
                 w_pair: None,
                 bias,
                 epilogue: Epilogue::Store,
-                bf16x3: Bf16x3::Scratch(0),
+                prepared: Prepared::Scratch(0),
             };
             let tiled = rig.enqueue_by(&step, bucket, Variant::TILED).unwrap();
             // SAFETY: as above.

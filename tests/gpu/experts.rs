@@ -1,6 +1,6 @@
 //! The experts' feed-forwards against f64.
 
-mod case;
+pub mod case;
 
 use self::case::MixtureCase;
 use crate::common::random::Random;

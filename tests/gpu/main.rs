@@ -13,6 +13,7 @@ mod capture;
 mod common;
 mod conv;
 mod conv_layer;
+mod e4m3_rows;
 mod embed;
 mod engine;
 mod experts;

@@ -7,7 +7,7 @@ use crate::support::Gpu;
 use crate::swap_ab::allowed;
 use crate::tiled::{Case, EPILOGUES};
 use std::collections::BTreeSet;
-use tailgraph::backend::cuda::families::tiled::{Bf16x3, Epilogue, Product, Rows};
+use tailgraph::backend::cuda::families::tiled::{Epilogue, Prepared, Product, Rows};
 use tailgraph::backend::cuda::matrix::Matrix;
 use tailgraph::backend::cuda::tuning::variants::Variant;
 use tailgraph::model::{DType, WeightFormat};
@@ -51,7 +51,7 @@ fn tile(rig: &Rig, bucket: usize, outputs: usize, inner: usize, epilogue: Epilog
         w_pair: (epilogue == Epilogue::SiluMul).then_some(Matrix { address: 16, ..w }),
         bias: 0,
         epilogue,
-        bf16x3: Bf16x3::There,
+        prepared: Prepared::There,
     };
     let kernels = enqueue.kernels_of(|to| to.product(&product, Rows::Step));
     let [kernel] = &kernels[..] else {

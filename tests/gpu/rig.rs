@@ -16,10 +16,11 @@ use tailgraph::backend::cuda::matrix::Matrix;
 use tailgraph::backend::cuda::memory::buffer::Buffer;
 use tailgraph::backend::cuda::tuning::KernelChoice;
 use tailgraph::backend::cuda::tuning::variants::{Experts, Grouped, Linear, Variant};
-use tailgraph::model::e4m3::{Quantized, quantize, to_f32};
+use tailgraph::model::e4m3::{self, Quantized, from_f32, quantize, to_f32};
 use tailgraph::model::weights::widen;
 use tailgraph::model::{DType, ModelConfig, WeightFormat};
-use tailgraph::plan::{Precision, StepKind};
+use tailgraph::plan::{Activations, Precision, StepKind};
+use tailgraph::sys::abi;
 
 /// Every pair of types that the kernels come in.
 pub const TYPES: [Precision; 7] = [
@@ -34,8 +35,19 @@ pub const TYPES: [Precision; 7] = [
 
 pub const OPERANDS: [DType; 3] = [DType::BF16, DType::F16, DType::F32];
 
+/// bf16 rows that are made 8 bits, and weights in 8 bits.
+pub const E4M3_ROWS: Precision = Precision {
+    activations: Activations::FP8,
+    ..types(DType::BF16, WeightFormat::E4M3)
+};
+
 const fn types(compute: DType, weights: WeightFormat) -> Precision {
-    Precision { compute, weights }
+    let activations = Activations::Stored;
+    Precision {
+        compute,
+        weights,
+        activations,
+    }
 }
 
 /// Types of a model whose matrices play no part.
@@ -115,6 +127,45 @@ pub fn held(format: WeightFormat, values: &[f32], columns: usize) -> Vec<f32> {
     let rows = bits.chunks(columns).zip(scales);
     rows.flat_map(|(row, scale)| row.iter().map(move |&bits| to_f32(bits) * scale))
         .collect()
+}
+
+/// Rows of `columns` each, as products take them: in 8 bits, by a power of two for each 128 columns, or as the type holds them.
+pub fn held_rows(types: Precision, values: &[f32], columns: usize) -> Vec<f32> {
+    if types.activations != Activations::FP8 {
+        return rounded(types.compute, values);
+    }
+    let rows = values.chunks(columns);
+    let blocks = rows.flat_map(|row| row.chunks(abi::TG_E4M3_ROWS_SCALED as usize));
+    blocks
+        .flat_map(|block| {
+            let scale = row_scale(block);
+            block
+                .iter()
+                .map(move |v| to_f32(from_f32(v / scale)) * scale)
+        })
+        .collect()
+}
+
+/// The power of two with which the largest of some values is more than 224 and at most 448.
+pub fn row_scale(values: &[f32]) -> f32 {
+    let most = values
+        .iter()
+        .fold(2f32.powi(-100), |most, v| most.max(v.abs()));
+    2f32.powi((most / e4m3::MAX).log2().ceil() as i32)
+}
+
+/// Rows in 8 bits as they lie in a GPU's memory, `[rows, columns]` and their scales.
+pub fn decode_rows(bytes: &[u8], rows: usize, columns: usize) -> Vec<f32> {
+    let (pitch, scaled) = (packed::columns(columns), abi::TG_E4M3_ROWS_SCALED as usize);
+    let scales = decode(DType::F32, &bytes[rows * pitch..]);
+    let of_row = columns.div_ceil(scaled);
+    let places = (0..rows * columns).map(|i| (i / columns, i % columns));
+    let value = |(row, column): (usize, usize)| {
+        let at =
+            column / packed::COLUMNS * packed::COLUMNS + packed::e4m3_at(column % packed::COLUMNS);
+        to_f32(bytes[row * pitch + at]) * scales[row * of_row + column / scaled]
+    };
+    places.map(value).collect()
 }
 
 /// So many outputs, or of weights in 8 bits whole blocks of them.
@@ -277,7 +328,9 @@ impl<'g> Rig<'g> {
     /// Whether kernels that stream weights serve this rig's types, of which `found` says whether they are there: on a GPU of
     /// such a compute capability they must be, but for f32 rows with other weights than bf16, and elsewhere not.
     pub fn serves(&self, found: bool, capable: impl Fn((u32, u32)) -> bool) -> bool {
-        let Precision { compute, weights } = self.kernels.precision;
+        let Precision {
+            compute, weights, ..
+        } = self.kernels.precision;
         let same = compute != DType::F32 && weights == compute.into();
         let types = same || matches!(weights, WeightFormat::BF16 | WeightFormat::E4M3);
         let capability = machine::probe().unwrap().gpu(0).unwrap().compute_capability;

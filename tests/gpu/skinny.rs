@@ -13,7 +13,7 @@ use crate::support::Gpu;
 use tailgraph::backend::cuda::families::experts::ExpertRows;
 use tailgraph::backend::cuda::families::head::LogitsPart;
 use tailgraph::backend::cuda::families::skinny::{Prediction, Residual};
-use tailgraph::backend::cuda::families::tiled::{Bf16x3, Epilogue, Product, Rows};
+use tailgraph::backend::cuda::families::tiled::{Epilogue, Prepared, Product, Rows};
 use tailgraph::backend::cuda::matrix::Matrix;
 use tailgraph::backend::cuda::memory::arena::best_words;
 use tailgraph::backend::cuda::memory::buffer::Buffer;
@@ -61,7 +61,7 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
             w_pair: None,
             bias,
             epilogue,
-            bf16x3: Bf16x3::Scratch(0),
+            prepared: Prepared::Scratch(0),
         };
         // SAFETY: the arrays have these shapes.
         unsafe { plain.run(|to| to.product(&product, Rows::Step)) };
@@ -126,7 +126,7 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
         plain.run(|to| to.router(&other, normed.at(0), after_out.at(0), &router));
         let rows = ExpertRows {
             x: normed.at(0),
-            bf16x3: 0,
+            prepared: 0,
             y: sorted.at(0),
             partial: partial.at(0),
         };
@@ -156,7 +156,7 @@ fn run(rig: &Rig, layer: &Layer, shape: Shape, input: &Input, bucket: usize) -> 
             w_pair: Some(w3),
             bias: 0,
             epilogue: Epilogue::SiluMul,
-            bf16x3: Bf16x3::Scratch(0),
+            prepared: Prepared::Scratch(0),
         };
         plain.run(|to| to.product(&gate_up, Rows::Step));
         keep("dense gate and up", types.compute, &swap_ab[0], &swap_ab[1]);

@@ -8,7 +8,7 @@ use crate::rig::{
     Rig, Step, TYPES, assert_rows_close, assert_same_bits, config, encode, held, rounded, whole,
 };
 use crate::support::Gpu;
-use tailgraph::backend::cuda::families::tiled::{Bf16x3, Epilogue, Product, Rows};
+use tailgraph::backend::cuda::families::tiled::{Epilogue, Prepared, Product, Rows};
 use tailgraph::backend::cuda::tuning::variants::{Experts, Linear, Variant};
 use tailgraph::model::DType;
 use tailgraph::plan::Precision;
@@ -135,7 +135,7 @@ impl Case {
             w_pair: paired.then_some(pair.matrix),
             bias: bias.as_ref().map_or(0, |bias| bias.at(0)),
             epilogue,
-            bf16x3: Bf16x3::Scratch(0),
+            prepared: Prepared::Scratch(0),
         };
         let enqueue = match kind {
             StepKind::Decode => rig.enqueue_by(&step, bucket, SWAP_AB).unwrap(),

@@ -2,15 +2,16 @@
 
 use crate::common::random::Random;
 use crate::rig::{
-    Rig, Step, TYPES, assert_close, assert_same_bits, config, encode, held, rounded, rounding,
-    whole,
+    Rig, Step, TYPES, assert_close, assert_same_bits, config, decode_rows, encode, held, held_rows,
+    rounding, row_scale, whole,
 };
 use crate::support::Gpu;
 use rayon::prelude::*;
-use tailgraph::backend::cuda::families::tiled::{Bf16x3, Epilogue, Product, Rows};
+use tailgraph::backend::cuda::families::persistent::e4m3_row_bytes;
+use tailgraph::backend::cuda::families::tiled::{Epilogue, Prepared, Product, Rows};
 use tailgraph::backend::cuda::tuning::variants::Variant;
 use tailgraph::model::DType;
-use tailgraph::plan::StepKind;
+use tailgraph::plan::{Activations, StepKind};
 
 /// Outputs compared in one product, at most; the others are still checked to be numbers.
 const COMPARED: usize = 20_000;
@@ -35,7 +36,7 @@ impl Case {
         Self {
             outputs,
             inner,
-            x: rounded(types.compute, &random.values(rows * inner, 2.0)),
+            x: held_rows(types, &random.values(rows * inner, 2.0), inner),
             w: held(types.weights, &random.values(outputs * inner, scale), inner),
             w_pair: held(types.weights, &random.values(outputs * inner, scale), inner),
             bias: random.values(outputs, 1.0),
@@ -52,7 +53,7 @@ impl Case {
         let others = random.values(place * self.inner, 2.0);
         let x = &self.x[row * self.inner..][..self.inner];
         Self {
-            x: [&rounded(rig.kernels.precision.compute, &others), x].concat(),
+            x: [&held_rows(rig.kernels.precision, &others, self.inner), x].concat(),
             w: self.w.clone(),
             w_pair: self.w_pair.clone(),
             bias: self.bias.clone(),
@@ -84,13 +85,23 @@ impl Case {
             Rows::Step | Rows::Sampled => bucket,
         };
         let by_bf16x3 = enqueue.multiplies_bf16x3(most as u32);
+        let in_8_bits = enqueue.multiplies_e4m3_rows();
         let leaves_bf16x3 = by_bf16x3 && epilogue == Epilogue::SiluMul;
-        let y = if leaves_bf16x3 {
-            gpu.poisoned(3 * bucket * self.outputs * DType::BF16.bytes())
+        let leaves_8_bits = in_8_bits && epilogue == Epilogue::SiluMul;
+        let y = gpu.poisoned(if leaves_bf16x3 {
+            3 * bucket * self.outputs * DType::BF16.bytes()
+        } else if leaves_8_bits {
+            bucket * e4m3_row_bytes(self.outputs)
         } else {
-            gpu.poisoned(bucket * self.outputs * y_type.bytes())
-        };
-        let parts = gpu.poisoned(if by_bf16x3 { 6 * most * self.inner } else { 4 });
+            bucket * self.outputs * y_type.bytes()
+        });
+        let parts = gpu.poisoned(if by_bf16x3 {
+            6 * most * self.inner
+        } else if in_8_bits {
+            most * e4m3_row_bytes(self.inner)
+        } else {
+            4
+        });
         if epilogue == Epilogue::Add {
             y.write(&gpu.stream, 0, &encode(DType::F32, &self.h))
                 .unwrap();
@@ -110,7 +121,7 @@ impl Case {
             w_pair: paired.then_some(pair.matrix),
             bias: if bias { bias_values.at(0) } else { 0 },
             epilogue,
-            bf16x3: Bf16x3::Scratch(parts.at(0)),
+            prepared: Prepared::Scratch(parts.at(0)),
         };
         if let Rows::Tile { first, .. } = rows {
             product.x = x.at(first as usize * self.inner * types.compute.bytes());
@@ -126,6 +137,8 @@ impl Case {
             values
                 .map(|((high, middle), low)| high + (middle + low))
                 .collect()
+        } else if leaves_8_bits {
+            decode_rows(&gpu.get(&y), bucket, self.outputs)
         } else {
             gpu.get_values(y_type, &y)
         }
@@ -190,8 +203,19 @@ impl Case {
         let found: Vec<f32> = compared.iter().map(|&i| written[i]).collect();
         let sums: Vec<f64> = expected.iter().map(|e| e.0).collect();
         let stored = rounding(y_type(types.compute, epilogue));
+        let in_8_bits = types.activations == Activations::FP8;
+        // Tensor cores keep some 14 bits of the products of 128 columns.
+        let kept = if in_8_bits { 2e-4 } else { 1e-6 };
         assert_close(&what, &found, &sums, |i, sum| {
-            stored * sum.abs() + 1e-6 * expected[i].1 + 1e-7
+            let by_sizes = kept * expected[i].1 + 1e-7;
+            if in_8_bits && epilogue == Epilogue::SiluMul {
+                // Half of what neighbours are apart: of those of 8 bits, and of the least of them.
+                let (row, n) = (compared[i] / outputs, compared[i] % outputs);
+                let from = row * outputs + n / 128 * 128;
+                let block = &written[from..from + 128.min(outputs - n / 128 * 128)];
+                return sum.abs() / 16.0 + f64::from(row_scale(block)) / 1024.0 + by_sizes;
+            }
+            stored * sum.abs() + by_sizes
         });
         if types.compute == DType::F32 {
             let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|v| v * v).sum::<f64>();

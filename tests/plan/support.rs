@@ -3,13 +3,14 @@
 use std::sync::Arc;
 use tailgraph::model::lfm2_moe::LFM2_MOE;
 use tailgraph::model::{DType, LayerType, ModelConfig, WeightFormat};
-use tailgraph::plan::{GraphFile, Limits, Plan, Precision};
+use tailgraph::plan::{Activations, GraphFile, Limits, Plan, Precision};
 
 pub const BF16: Precision = Precision::BF16;
 /// f32 on a bf16 checkpoint.
 pub const F32: Precision = Precision {
     weights: WeightFormat::BF16,
     compute: DType::F32,
+    activations: Activations::Stored,
 };
 
 /// LFM2-8B-A1B, as published.

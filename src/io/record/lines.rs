@@ -49,6 +49,9 @@ pub struct Header {
     /// The name in `--weights`; `None` where the weights are as they are stored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weights: Option<String>,
+    /// The name in `--activations`; `None` where rows are multiplied in their type.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub activations: Option<String>,
     /// The name in `--launch`; `None` on the CPU.
     pub launch: Option<String>,
     /// Which kernels served which bucket; `None` on the CPU, and of a run that was recorded before there was a choice.

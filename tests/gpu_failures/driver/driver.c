@@ -299,10 +299,10 @@ int cuTensorMapEncodeTiled(void *to, int type, uint32_t rank, void *address, con
   (void)steps, (void)interleave, (void)promotion, (void)fill;
   ENTER();
   int fits = (uint64_t)address % 16 == 0 && rank >= 1 && rank <= 5;
-  /* CU_TENSOR_MAP_DATA_TYPE_FLOAT32, else of 16 bits; CU_TENSOR_MAP_SWIZZLE_128B, else none */
+  /* CU_TENSOR_MAP_DATA_TYPE_FLOAT32, else of 16 bits; CU_TENSOR_MAP_SWIZZLE_64B or _128B, else none */
   struct tensor_map map = {
     .sign = TENSOR_MAP_SIGN, .at = (uint64_t)address, .size = {1, 1, 1, 1, 1}, .box = {1, 1, 1, 1, 1}, .element = type == 7 ? 4 : 2,
-    .swizzled = swizzle == 3};
+    .swizzled = swizzle == 3 ? 7 : swizzle == 2 ? 3 : 0};
   for (uint32_t i = 0; fits && i < rank; i++) {
     fits = size[i] && box[i] && box[i] <= 256;
     if (i + 1 < rank) fits = fits && row_bytes[i] % 16 == 0 && row_bytes[i] < 1ull << 40;

@@ -117,7 +117,7 @@ struct Box {
         if (column >= 0 && (uint64_t)column < map.size[0]) memcpy(bytes + i, from + column * map.element, map.element);
       }
       const uint32_t linear = address + offset + piece;
-      const uint32_t place = map.swizzled ? linear ^ (linear >> 7 & 7) << 4 : linear;
+      const uint32_t place = linear ^ (linear >> 7 & map.swizzled) << 4;
       memcpy(to + (int32_t)(place - address), bytes, sizeof bytes);
     }
   }

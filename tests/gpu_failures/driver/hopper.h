@@ -16,10 +16,10 @@
 #include "common/operands.cuh"
 
 namespace simt {
-enum Operand { OF_BF16, OF_F16 };
+enum Operand { OF_BF16, OF_F16, OF_E4M3 };
 template <class T>
 constexpr Operand operand() {
-  return sizeof(T) == 2 && std::is_same<T, __half>::value ? OF_F16 : OF_BF16;
+  return std::is_same<T, E4m3x2>::value ? OF_E4M3 : std::is_same<T, __half>::value ? OF_F16 : OF_BF16;
 }
 void copy16(void *to, const void *from, bool valid);
 void copies_commit();

@@ -99,6 +99,7 @@ const bool KNOWN = know({
   PERSISTENT_PAIR(, _w192_split_k), PERSISTENT_PAIR(conv_, ), PERSISTENT_PAIR(gate_up_, ), PERSISTENT_PAIR(down_, ), PERSISTENT(f32_w128),
   PERSISTENT(f32_w128_split_k), PERSISTENT(gate_up_f32), PERSISTENT(down_f32), PERSISTENT_EACH(bf16_e4m3), PERSISTENT(bf16_e4m3_w192),
   PERSISTENT(bf16_e4m3_w256), PERSISTENT(bf16_e4m3_w192_split_k), PERSISTENT_EACH(f32_e4m3), ONE(persistent_cu, tg_bf16x3_rows),
+  PERSISTENT(e4m3_rows_w256), PERSISTENT(gate_up_e4m3_rows), PERSISTENT(down_e4m3_rows), ONE(persistent_cu, tg_e4m3_rows),
 });
 
 std::mutex one; /* the fibers are there once, and tests run on threads of their own */

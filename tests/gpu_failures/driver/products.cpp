@@ -2,6 +2,8 @@
 #include "fibers.h"
 #include "hopper.h"
 
+#include <cuda_fp8.h>
+
 /* Loops over a matrix instruction's products are most of what a test takes. */
 #pragma GCC optimize("O3")
 
@@ -28,8 +30,10 @@ struct Group {
   bool drawn[PARTS];     /* that one is among the events */
 } groups[MOST_BLOCKS][MOST_THREADS / GMMA_GROUP];
 
-float as_float(Operand type, uint16_t bits) {
+/* An element of 16 bits, or the byte `half` of a pair. */
+float as_float(Operand type, uint16_t bits, uint32_t half = 0) {
   if (type == OF_BF16) return __uint_as_float((uint32_t)bits << 16);
+  if (type == OF_E4M3) return __half2float(__half(__nv_cvt_fp8_to_halfraw((uint8_t)(bits >> 8 * half), __NV_E4M3)));
   static const std::vector<float> halves = [] {
     std::vector<float> all(1 << 16);
     for (uint32_t i = 0; i < all.size(); i++) {
@@ -41,10 +45,12 @@ float as_float(Operand type, uint16_t bits) {
   return halves[bits];
 }
 
-/* Row `row`'s element `k` of 16, as the hardware finds it: pieces of 16 bytes are swapped by bits of the whole address. */
-uint16_t element(const Block &block, uint32_t operand, uint32_t row, uint32_t k) {
-  const uint32_t linear = ((operand & 0x3fff) << 4) + row / 8 * GMMA_ATOM_BYTES + row % 8 * GMMA_ROW_BYTES + 2 * k;
-  const uint32_t address = linear ^ (linear >> 7 & 7) << 4;
+/* Row `row`'s element `k` of 16, as the hardware finds it: pieces of 16 bytes are swapped by bits of the whole address. Weights in 8 bits lie in
+ * blocks, of rows of half the bytes. */
+uint16_t element(const Block &block, uint32_t operand, uint32_t row, uint32_t k, bool in_blocks = false) {
+  const uint32_t row_bytes = in_blocks ? GMMA_ROW_BYTES / 2 : GMMA_ROW_BYTES;
+  const uint32_t linear = ((operand & 0x3fff) << 4) + row / 8 * GMMA_ATOM_BYTES + row % 8 * row_bytes + 2 * k;
+  const uint32_t address = linear ^ (linear >> 7 & (in_blocks ? 3 : 7)) << 4;
   if (address < FIRST_SHARED || address + 2 > FIRST_SHARED + SHARED_BYTES) {
     fail(text("a matrix instruction reads shared byte %u", address));
     return 0;
@@ -55,18 +61,23 @@ uint16_t element(const Block &block, uint32_t operand, uint32_t row, uint32_t k)
 }
 
 void multiply_part(const Block &block, const Instruction &of, uint32_t part) {
-  static float b[16][256], sums[256];
+  static float b[2][16][256], sums[256];
   const uint32_t n = of.n, *const *values = &of.values[part * WARP_LANES];
+  const uint32_t columns = of.type == OF_E4M3 ? 2 : 1; /* of an element */
   for (uint32_t j = 0; j < n; j++)
-    for (uint32_t k = 0; k < 16; k++) b[k][j] = as_float(of.type, of.transposed ? element(block, of.b, k, j) : element(block, of.b, j, k));
+    for (uint32_t k = 0; k < 16; k++) {
+      const uint16_t bits = of.transposed ? element(block, of.b, k, j) : element(block, of.b, j, k, of.type == OF_E4M3);
+      for (uint32_t half = 0; half < columns; half++) b[half][k][j] = as_float(of.type, bits, half);
+    }
   for (uint32_t m = 0; m < PART_ROWS; m++) {
     for (uint32_t j = 0; j < n; j++) sums[j] = 0.0f;
     for (uint32_t k = 0; k < 16; k++) {
       const uint16_t bits = *values ? (uint16_t)(values[m % 8 * 4 + k % 8 / 2][m / 8 + k / 8 * 2] >> k % 2 * 16)
                                     : element(block, of.a, part * PART_ROWS + m, k);
-      const float by = as_float(of.type, bits);
-      const float *row = b[k];
-      for (uint32_t j = 0; j < n; j++) sums[j] += by * row[j];
+      for (uint32_t half = 0; half < columns; half++) {
+        const float by = as_float(of.type, bits, half), *row = b[half][k];
+        for (uint32_t j = 0; j < n; j++) sums[j] += by * row[j];
+      }
     }
     for (uint32_t j = 0; j < n; j++) {
       const uint32_t thread = part * WARP_LANES + m % 8 * 4 + j % 8 / 2;

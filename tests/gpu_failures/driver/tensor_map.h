@@ -13,7 +13,7 @@ struct tensor_map {
   uint64_t stride[4];  /* bytes from one to the next, of all dimensions but the first */
   uint16_t box[5];     /* elements of a box */
   uint16_t element;    /* bytes */
-  uint32_t swizzled;   /* rows of 128 bytes, as CU_TENSOR_MAP_SWIZZLE_128B has them */
+  uint32_t swizzled;   /* pieces of 16 bytes that change places, less one: 7 of CU_TENSOR_MAP_SWIZZLE_128B, 3 of _64B */
   uint8_t pad[24];
 };
 

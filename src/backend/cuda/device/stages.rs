@@ -64,7 +64,7 @@ impl GpuStages {
                 stages,
                 bucket_sizes,
                 options,
-                dtype: device.spec.dtype,
+                spec: &device.spec,
                 sink: spec.sink,
                 hold,
             };

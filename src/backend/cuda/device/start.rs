@@ -47,7 +47,7 @@ impl GpuDevice {
 
     /// How a whole model lies on this GPU. `hold`: see [`Placement`].
     pub fn placement<'a>(
-        &self,
+        &'a self,
         spec: &EngineSpec<'a>,
         bucket_sizes: &'a BucketSizes,
         options: &'a EngineOptions,
@@ -58,7 +58,7 @@ impl GpuDevice {
             stages: &spec.plan.stages,
             bucket_sizes,
             options,
-            dtype: self.spec.dtype,
+            spec: &self.spec,
             sink: spec.sink,
             hold,
         }

@@ -59,6 +59,18 @@ impl Boxes {
         }
     }
 
+    /// Weights in 8 bits whose boxes are of whole packed blocks along K, for products of rows in 8 bits: two blocks a box, row after row.
+    #[must_use]
+    pub fn of_block_rows(mut self) -> Self {
+        let rows = abi::TG_PACKED_ROWS;
+        self.sizes[0] /= u64::from(rows);
+        self.each[0] /= rows;
+        self.sizes[1] *= u64::from(rows);
+        self.strides[1] /= u64::from(rows);
+        self.each[1] = 2 * rows;
+        self
+    }
+
     /// A matrix `[rows, columns]`, row after row, in boxes of 64 columns by `box_rows` rows. A row is a multiple of 16 bytes.
     pub fn of_rows(
         at: Address,
@@ -78,8 +90,8 @@ impl Boxes {
 }
 
 impl TensorMap {
-    /// What of a box lies past the tensor is zeros. Rows of 16-bit elements, 128 bytes of a box each, are swizzled as the
-    /// matrix instructions want them.
+    /// What of a box lies past the tensor is zeros. Rows of 16-bit elements, 128 bytes of a box each, and rows of blocks in 8 bits, 64 bytes
+    /// each, are swizzled as the matrix instructions want them.
     ///
     /// # Errors
     /// The driver refuses the shape.
@@ -97,7 +109,11 @@ impl TensorMap {
             ),
             WeightFormat::E4M3 => (
                 Type::CU_TENSOR_MAP_DATA_TYPE_UINT16,
-                Swizzle::CU_TENSOR_MAP_SWIZZLE_NONE,
+                if boxes.each[0] == BOX_COLUMNS / 2 {
+                    Swizzle::CU_TENSOR_MAP_SWIZZLE_64B
+                } else {
+                    Swizzle::CU_TENSOR_MAP_SWIZZLE_NONE
+                },
             ),
             WeightFormat::F32 => (
                 Type::CU_TENSOR_MAP_DATA_TYPE_FLOAT32,

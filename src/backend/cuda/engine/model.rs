@@ -1,6 +1,5 @@
 //! A model's stages on one GPU, all of them or some that follow each other, over memory that is allocated once.
 
-use crate::backend::SharedSink;
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::call::KernelCall;
 use crate::backend::cuda::driver::errors::failed;
@@ -17,11 +16,11 @@ use crate::backend::cuda::memory::buffer::Buffer;
 use crate::backend::cuda::memory::state::StateLayout;
 use crate::backend::cuda::memory::weights::DeviceWeights;
 use crate::backend::cuda::tuning::variants::Variant;
+use crate::backend::{GpuSpec, SharedSink};
 use crate::error::Result;
-use crate::model::{DType, Model};
+use crate::model::Model;
 use crate::plan::{
-    BucketSizes, EngineOptions, LayerRange, NeededRows, Op, OpKind, Plan, Precision, Stage,
-    StepKind,
+    BucketSizes, EngineOptions, LayerRange, NeededRows, Op, OpKind, Plan, Stage, StepKind,
 };
 use crate::telemetry::phases::{Phase, phase};
 use std::collections::BTreeSet;
@@ -62,7 +61,7 @@ pub struct Placement<'a> {
     /// Sizes of the buckets that steps are launched for: none is larger than a step can choose.
     pub bucket_sizes: &'a BucketSizes,
     pub options: &'a EngineOptions,
-    pub dtype: DType,
+    pub spec: &'a GpuSpec,
     /// Takes the logits that requests ask for; without one they stay in the activations until others take their place.
     pub sink: &'a SharedSink,
     /// The delivery holds after a failure of the sink: see [`Delivery::new`].
@@ -90,7 +89,7 @@ pub fn programs(
     } = *placement;
     let config = plan.config.clone();
     let range = LayerRange::of(&config, stages);
-    let precision = Precision::new(placement.dtype, model.matrix_format());
+    let precision = placement.spec.precision(model.matrix_format());
     let library = Library::loaded(&gpu.module)?;
     let kernels = Kernels::load(&library, &config, precision, &gpu.kernels)?;
     for bucket in StepKind::ALL
@@ -119,7 +118,7 @@ pub fn programs(
             slots: options.max_seqs as usize,
             prefixes: options.prefixes as usize,
             max_context: options.max_context as usize,
-            operand: precision.compute,
+            precision,
         },
     );
     let arena = Buffer::named(&gpu.context, "activations", places.bytes)?;

@@ -3,7 +3,7 @@
 
 use super::Lowering;
 use super::limits::Library;
-use super::tiled::{Bf16x3, ByExpert, Epilogue, Product, Rows};
+use super::tiled::{ByExpert, Epilogue, Prepared, Product, Rows};
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::arguments::arguments;
 use crate::backend::cuda::driver::launch::Kernel;
@@ -109,9 +109,9 @@ impl Combine {
 pub struct ExpertRows {
     /// `[R, H]`, operand type.
     pub x: Address,
-    /// bf16 `[3, R, H]`: scratch for x as bf16x3, of f32 rows.
-    pub bf16x3: Address,
-    /// `[R k, I]`, operand type or as bf16x3: what gate and up make of x.
+    /// Scratch for x as [`Prepared`].
+    pub prepared: Address,
+    /// `[R k, I]`, operand type or [`Prepared`]: what gate and up make of x.
     pub y: Address,
     /// `[R k, H]`, f32 or as [`Pairs::rounded`] says: what down makes of y.
     pub partial: Address,
@@ -277,7 +277,7 @@ impl Lowering<'_> {
             w_pair: Some(weights.up),
             bias: 0,
             epilogue: Epilogue::SiluMul,
-            bf16x3: Bf16x3::Scratch(rows.bf16x3),
+            prepared: Prepared::Scratch(rows.prepared),
         };
         self.tiled_by_expert(&product, &self.by_expert(routing, routing.rows));
         self.doing(down);
@@ -287,7 +287,7 @@ impl Lowering<'_> {
             w: weights.down,
             w_pair: None,
             epilogue: Epilogue::StoreF32,
-            bf16x3: Bf16x3::There,
+            prepared: Prepared::There,
             ..product
         };
         self.tiled_by_expert(&product, &self.by_expert(routing, 0));

@@ -1,7 +1,7 @@
 //! Logits, sampling, and logits to the host (kernels/step/deliver.cu).
 
 use super::Lowering;
-use super::tiled::{Bf16x3, Epilogue, Product, Rows};
+use super::tiled::{Epilogue, Prepared, Product, Rows};
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::arguments::arguments;
 use crate::backend::cuda::matrix::Matrix;
@@ -91,8 +91,8 @@ fn sample_blocks(rows: u32) -> u32 {
 }
 
 impl Lowering<'_> {
-    /// logits = lm_head `[V, H]` times x, which is `final_norm`'s: `[S, H]`, or `[R, H]` in a score step; `bf16x3` as
-    /// [`Bf16x3::Scratch`] has it. The kernels that
+    /// logits = lm_head `[V, H]` times x, which is `final_norm`'s: `[S, H]`, or `[R, H]` in a score step; `prepared` as
+    /// [`Prepared::Scratch`] has it. The kernels that
     /// stream weights also leave where the best ones are, in `best`; they then store no logits of rows whose token that is
     /// (kernels/common/argmax.cuh). So they serve only where logits go nowhere else: not where they are `delivered`.
     /// `logits` has the part's shape, `best` as [`Found`] says.
@@ -102,7 +102,7 @@ impl Lowering<'_> {
         delivered: bool,
         logits: Address,
         best: Address,
-        (x, bf16x3): (Address, Address),
+        (x, prepared): (Address, Address),
         lm_head: Matrix,
     ) -> Option<Found> {
         let (first, rows) = part.rows();
@@ -114,7 +114,7 @@ impl Lowering<'_> {
             w_pair: None,
             bias: 0,
             epilogue: Epilogue::StoreF32,
-            bf16x3: Bf16x3::Scratch(bf16x3),
+            prepared: Prepared::Scratch(prepared),
         };
         let rows = match part {
             LogitsPart::Sampled => Rows::Sampled,

@@ -16,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::model::config::Quantization;
 use crate::model::declared::Role;
 use crate::model::{DType, ModelConfig, WeightFormat};
-use crate::plan::{Op, OpKind, Precision};
+use crate::plan::{Activations, Op, OpKind, Precision};
 use crate::sys::abi;
 
 /// The kernels that multiply with matrices of one format.
@@ -100,11 +100,17 @@ impl Kernels {
         choice: &KernelChoice,
     ) -> Result<Self> {
         check(config, precision)?;
+        let warpgroups = library.gpu.is(Architecture::has_warpgroups);
+        if precision.activations == Activations::FP8 && !warpgroups {
+            let (major, minor) = library.gpu.capability;
+            return Err(Error::Usage(format!(
+                "`activations` fp8: expected a GPU of compute capability 9.0, whose tensor cores this build multiplies rows in 8 bits with, found {major}.{minor}"
+            )));
+        }
         let x = precision.compute.name();
         let head = Role::Head.stored(precision.weights);
         let d = config.head_dim;
         let kernel = |name: &str| library.kernel(name);
-        let warpgroups = library.gpu.is(Architecture::has_warpgroups);
         let products =
             |weights| Products::load(library, precision.with(weights), config.num_experts);
         let router_1 = kernel(&format!("tg_router_1_{x}"))?;
@@ -164,7 +170,9 @@ fn when<T>(has: bool, load: impl FnOnce() -> Result<T>) -> Result<Option<T>> {
 
 /// The matrix product's variants for these types, smallest tile first.
 fn tiled(library: &Library, precision: Precision) -> Result<Tiled> {
-    let Precision { compute, weights } = precision;
+    let Precision {
+        compute, weights, ..
+    } = precision;
     let name = if compute.is_half() {
         types(precision)
     } else {
@@ -184,8 +192,20 @@ fn tiled(library: &Library, precision: Precision) -> Result<Tiled> {
 ///
 /// # Errors
 /// The first field that does not fit, with its value and what is expected.
-pub fn check(config: &ModelConfig, Precision { compute, weights }: Precision) -> Result<()> {
+pub fn check(config: &ModelConfig, precision: Precision) -> Result<()> {
+    let Precision {
+        compute,
+        weights,
+        activations,
+    } = precision;
     let in_8_bits = weights == WeightFormat::E4M3;
+    if activations == Activations::FP8 && (compute, in_8_bits) != (DType::BF16, true) {
+        return Err(Error::Usage(format!(
+            "`activations` fp8 with `dtype` {} and weights in {}: expected `dtype` bf16 and weights in 8 bits, as `weights` fp8 makes them",
+            compute.name(),
+            weights.name()
+        )));
+    }
     if in_8_bits && compute == DType::F16 {
         return Err(Error::Usage(
             "`dtype` f16 with weights in 8 bits: the GPU has no such kernels: use `dtype` bf16 or f32, or `weights` bf16".into(),

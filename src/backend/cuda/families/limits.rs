@@ -125,10 +125,11 @@ impl Library {
 }
 
 /// What ends the names of kernels that [stream](Precision::is_streamed) weights: the type of rows, and weights in 8 bits.
-pub(super) fn types(Precision { compute, weights }: Precision) -> String {
-    match weights {
-        WeightFormat::E4M3 => format!("{}_e4m3", compute.name()),
-        _ => compute.name().to_owned(),
+pub(super) fn types(precision: Precision) -> String {
+    let compute = precision.compute.name();
+    match precision.weights {
+        WeightFormat::E4M3 => format!("{compute}_e4m3"),
+        _ => compute.to_owned(),
     }
 }
 

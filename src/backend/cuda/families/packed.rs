@@ -52,7 +52,7 @@ pub fn pack(bytes: &[u8], columns: usize, format: WeightFormat, packed: &mut [u8
 }
 
 /// Where a column of a block lies in a row of 8 bits.
-fn e4m3_at(column: usize) -> usize {
+pub fn e4m3_at(column: usize) -> usize {
     column % 8 / 2 * 16 + column / 16 * 4 + column % 16 / 8 * 2 + column % 2
 }
 

@@ -9,6 +9,7 @@
 //! | `tg_persistent_gate_up_*`, `_down_*` | the experts', by the tiles of the token sort |
 //! | `tg_persistent_*e4m3*` | all but `_conv_*`, with weights in 8 bits (e4m3.cuh) |
 //! | `tg_bf16x3_rows` | none: makes f32 rows bf16x3, as those of f32 multiply them |
+//! | `tg_persistent_*e4m3_rows*`, `tg_e4m3_rows` | all of a step, of bf16 rows made 8 bits (e4m3_rows.cuh): `--activations fp8` |
 
 mod conv;
 mod tile;
@@ -17,7 +18,7 @@ use super::Lowering;
 use super::experts::{ExpertRows, ExpertWeights, Routing, most_expert_tiles};
 use super::grouped::expert_boxes;
 use super::limits::{Library, Variants, types};
-use super::tiled::{Bf16x3, Product};
+use super::tiled::{Prepared, Product};
 use crate::backend::cuda::driver::Address;
 use crate::backend::cuda::driver::arguments::arguments;
 use crate::backend::cuda::driver::launch::{Argument, Kernel, Launch};
@@ -26,7 +27,7 @@ use crate::backend::cuda::matrix::Matrix;
 use crate::backend::cuda::tuning::variants::{Experts, Linear};
 use crate::error::Result;
 use crate::model::WeightFormat;
-use crate::plan::Precision;
+use crate::plan::{Activations, Precision, StepKind};
 use crate::sys::abi;
 use tile::{Shape, Tile};
 
@@ -48,9 +49,34 @@ pub struct Persistent {
     down: (Tile, Kernel),
     /// Makes f32 rows bf16x3.
     bf16x3: Option<Kernel>,
+    /// For rows in 8 bits.
+    e4m3_rows: Option<E4m3Rows>,
     /// Rows, or their parts, are stored so.
     rows: WeightFormat,
     multiprocessors: u32,
+}
+
+/// Those whose rows are in 8 bits, as their weights are.
+#[derive(Debug)]
+struct E4m3Rows {
+    dense: (Tile, Kernel),
+    gate_up: (Tile, Kernel),
+    down: (Tile, Kernel),
+    /// Makes bf16 rows so.
+    make: Kernel,
+}
+
+/// Rows as a kernel multiplies them.
+struct Operand {
+    at: Address,
+    /// Elements of a row: in 8 bits two columns count as one, and the last packed block is filled.
+    columns: u32,
+}
+
+/// The bytes of a row of so many columns in 8 bits, its scales included: [`Prepared`].
+pub fn e4m3_row_bytes(columns: usize) -> usize {
+    let scales = columns.div_ceil(abi::TG_E4M3_ROWS_SCALED as usize);
+    columns.next_multiple_of(BOX_COLUMNS as usize) + scales * WeightFormat::F32.bytes()
 }
 
 impl Persistent {
@@ -66,6 +92,15 @@ impl Persistent {
             kernel.allow_shared(tile.shared_bytes)?;
             Ok((tile, kernel))
         };
+        let e4m3_rows = || -> Result<E4m3Rows> {
+            Ok(E4m3Rows {
+                dense: of("e4m3_rows_w256".to_owned())?,
+                gate_up: of("gate_up_e4m3_rows".to_owned())?,
+                down: of("down_e4m3_rows".to_owned())?,
+                make: library.kernel("tg_e4m3_rows")?,
+            })
+        };
+        let has_e4m3_rows = in_8_bits && precision.activations == Activations::FP8;
         let dense: &[&str] = if splits { &DENSE_F32 } else { &DENSE };
         let dense = dense.iter();
         let dense = dense.map(|name| format!("tg_persistent_{operand}_{name}"));
@@ -77,6 +112,7 @@ impl Persistent {
             gate_up: of(format!("gate_up_{operand}"))?,
             down: of(format!("down_{operand}"))?,
             bf16x3: bf16x3.transpose()?,
+            e4m3_rows: has_e4m3_rows.then(e4m3_rows).transpose()?,
             rows: if in_8_bits {
                 WeightFormat::BF16
             } else {
@@ -180,21 +216,46 @@ impl<'a> Lowering<'a> {
         persistent.is_some_and(|persistent| persistent.bf16x3.is_some())
     }
 
-    /// Where what is multiplied lies: x, or its parts, which are made if they are not there, of the rows from `first` on.
-    fn bf16x3(
+    /// Whether products of this bucket with weights in 8 bits are of rows in 8 bits.
+    pub fn multiplies_e4m3_rows(&self) -> bool {
+        self.e4m3_rows().is_some()
+    }
+
+    /// The kernels for rows in 8 bits, where all products of this bucket with weights in 8 bits are theirs: of prompts so many that their dense
+    /// products and their experts are for many rows.
+    fn e4m3_rows(&self) -> Option<&'a E4m3Rows> {
+        let kernels = self.persistent_experts().and(self.persistent())?;
+        let prompts = self.bucket.kind != StepKind::Decode;
+        kernels.e4m3_rows.as_ref().filter(|_| prompts)
+    }
+
+    /// Rows as they are multiplied: x, or what is made of it, if it is not there, of the rows from `first` on, at most `rows`.
+    fn operand(
         &mut self,
         persistent: &Persistent,
-        (x, parts): (Address, Bf16x3),
+        e4m3_rows: Option<&E4m3Rows>,
+        (x, prepared): (Address, Prepared),
         (first, rows, count): (u32, u32, Address),
-        inner: u32,
-    ) -> Address {
-        match (&persistent.bf16x3, parts) {
-            (None, _) | (Some(_), Bf16x3::There) => x,
-            (Some(kernel), Bf16x3::Scratch(parts)) => {
-                let arguments = arguments![parts, x, count, first, rows, inner];
-                self.call(kernel, (rows, 1, 1), abi::TG_BF16X3_THREADS, 0, arguments);
-                parts
+        columns: u32,
+    ) -> Operand {
+        let in_pairs = columns.next_multiple_of(BOX_COLUMNS) / 2;
+        let columns_there = e4m3_rows.map_or(columns, |_| in_pairs);
+        let at = match (e4m3_rows, &persistent.bf16x3, prepared) {
+            (None, None, _) | (_, _, Prepared::There) => x,
+            (Some(E4m3Rows { make, .. }), _, Prepared::Scratch(to)) => {
+                let arguments = arguments![to, x, count, first, rows, columns];
+                self.call_plain(make, (rows, 1, 1), abi::TG_E4M3_ROWS_THREADS, arguments);
+                to
             }
+            (None, Some(make), Prepared::Scratch(to)) => {
+                let arguments = arguments![to, x, count, first, rows, columns];
+                self.call_plain(make, (rows, 1, 1), abi::TG_BF16X3_THREADS, arguments);
+                to
+            }
+        };
+        Operand {
+            at,
+            columns: columns_there,
         }
     }
 
@@ -211,19 +272,29 @@ impl<'a> Lowering<'a> {
         let weights = product.weights();
         let inner = product.w.columns;
         let shape = Shape::new(rows, weights.iter().map(|w| w.rows).sum(), inner);
-        let of_x = (product.x, product.bf16x3);
-        let x = self.bf16x3(persistent, of_x, (first, rows, count), inner);
-        let (tile, kernel) = persistent.dense(&shape);
+        let e4m3_rows = self
+            .e4m3_rows()
+            .filter(|_| product.w.format == WeightFormat::E4M3);
+        let of_x = (product.x, product.prepared);
+        let x = self.operand(persistent, e4m3_rows, of_x, (first, rows, count), inner);
+        let (tile, kernel) = match e4m3_rows {
+            Some(E4m3Rows {
+                dense: (tile, kernel),
+                ..
+            }) => (tile, kernel),
+            None => persistent.dense(&shape),
+        };
         let args = abi::tg_persistent_args {
             y: product.y,
             bias: product.bias,
+            x: x.at,
             count,
             row_base: first,
             most_rows: rows,
             x_plane: rows,
             y_plane: rows,
             n_total: product.w.rows,
-            k_total: inner,
+            k_total: x.columns,
             epilogue: product.epilogue as u32,
             up_first: product.pair_first().into(),
             prefetch: self.ahead.filter(|_| tile.split_k > 1).unwrap_or_default(),
@@ -232,8 +303,8 @@ impl<'a> Lowering<'a> {
             ..Default::default()
         };
         self.prefetched |= args.prefetch.pieces > 0;
-        let w = weight_boxes(product, tile.width / tile.multicast);
-        let arguments = arguments![persistent.rows(x, rows, inner), w, &args];
+        let w = tile.boxes(weight_boxes(product, tile.width / tile.multicast));
+        let arguments = arguments![persistent.rows(x.at, rows, x.columns), w, &args];
         let blocks = tile.blocks(&shape);
         self.launch_persistent(persistent, (tile, kernel), blocks, arguments);
         self.with_weights(weights);
@@ -248,24 +319,32 @@ impl<'a> Lowering<'a> {
         weights: &ExpertWeights,
         rows: &ExpertRows,
     ) {
-        let of_x = (rows.x, Bf16x3::Scratch(rows.bf16x3));
+        let of_x = (rows.x, Prepared::Scratch(rows.prepared));
         let (most, hidden) = (self.bucket.rows, self.hidden());
-        let x = self.bf16x3(persistent, of_x, (0, most, self.row_count()), hidden);
-        let ((tile, kernel), inner) = (&persistent.gate_up, self.expert_inner());
+        let e4m3_rows = self.e4m3_rows();
+        let x = self.operand(
+            persistent,
+            e4m3_rows,
+            of_x,
+            (0, most, self.row_count()),
+            hidden,
+        );
+        let (tile, kernel) = e4m3_rows.map_or(&persistent.gate_up, |rows| &rows.gate_up);
+        let inner = self.expert_inner();
         let ExpertWeights { gate, up, .. } = weights;
         let experts = self.experts().0;
         let width = tile.width / tile.multicast;
-        let gate_up = expert_boxes(gate, Some(up), experts, width);
+        let gate_up = tile.boxes(expert_boxes(gate, Some(up), experts, width));
         let args = abi::tg_persistent_args {
             y: rows.y,
-            x,
+            x: x.at,
             count: routing.tile_count,
             tiles: routing.tiles,
             gather: routing.rows,
             x_plane: most,
             y_plane: most * self.experts().1,
             n_total: inner,
-            k_total: hidden,
+            k_total: x.columns,
             up_first: (up.address < gate.address).into(),
             scale: gate.scale_address(),
             scale_pair: up.scale_address(),
@@ -286,22 +365,32 @@ impl<'a> Lowering<'a> {
         weights: &ExpertWeights,
         rows: &ExpertRows,
     ) {
-        let ((tile, kernel), inner) = (&persistent.down, self.expert_inner());
         let (experts, top_k) = self.experts();
-        let width = tile.width / tile.multicast;
-        let down = expert_boxes(&weights.down, None, experts, width);
         let pairs = self.bucket.rows * top_k;
+        let e4m3_rows = self.e4m3_rows();
+        let of_y = (rows.y, Prepared::There);
+        let y = self.operand(
+            persistent,
+            e4m3_rows,
+            of_y,
+            (0, pairs, self.row_count()),
+            self.expert_inner(),
+        );
+        let (tile, kernel) = e4m3_rows.map_or(&persistent.down, |rows| &rows.down);
+        let width = tile.width / tile.multicast;
+        let down = tile.boxes(expert_boxes(&weights.down, None, experts, width));
         let args = abi::tg_persistent_args {
             y: rows.partial,
+            x: y.at,
             count: routing.tile_count,
             tiles: routing.tiles,
             x_plane: pairs,
             n_total: self.hidden(),
-            k_total: inner,
+            k_total: y.columns,
             scale: weights.down.scale_address(),
             ..Default::default()
         };
-        let arguments = arguments![persistent.rows(rows.y, pairs, inner), down, &args];
+        let arguments = arguments![persistent.rows(y.at, pairs, y.columns), down, &args];
         let blocks = self.expert_tiles() * self.hidden().div_ceil(tile.width);
         self.launch_persistent(persistent, (tile, kernel), blocks, arguments);
         self.with_weights([weights.down]);
@@ -352,7 +441,7 @@ mod tests {
             w_pair: Some(matrix(1 << 16)),
             bias: 0,
             epilogue: Epilogue::SiluMul,
-            bf16x3: Bf16x3::There,
+            prepared: Prepared::There,
         };
         let boxes = weight_boxes(&product, 256);
         assert_eq!(boxes.at, 1 << 16);

@@ -31,7 +31,7 @@ pub enum Epilogue {
     StoreF32 = 1,
     /// y += sum, f32: the residual stream.
     Add = 2,
-    /// y = silu(sum) * (sum with the paired weights), in the operand type or as [`Bf16x3`].
+    /// y = silu(sum) * (sum with the paired weights), in the operand type or [`Prepared`].
     SiluMul = 3,
 }
 
@@ -46,7 +46,7 @@ pub struct Product {
     /// f32 `[N]`, or 0.
     pub bias: Address,
     pub epilogue: Epilogue,
-    pub bf16x3: Bf16x3,
+    pub prepared: Prepared,
 }
 
 impl Product {
@@ -61,9 +61,10 @@ impl Product {
     }
 }
 
-/// f32 rows as three bf16 parts each, `[3, rows, K]`, with which some kernels multiply ([`Lowering::multiplies_bf16x3`]).
+/// Rows as some kernels multiply them ([`Lowering::prepares`]): f32 rows as three bf16 parts each, `[3, rows, K]`, or bf16 rows in 8 bits, `[rows, K]`
+/// in whole packed blocks and their scales behind them (kernels/persistent/e4m3_rows.cuh).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Bf16x3 {
+pub enum Prepared {
     /// They are made of x, and go here.
     Scratch(Address),
     /// x is they: what [`Epilogue::SiluMul`] leaves.

@@ -37,7 +37,9 @@ struct AbleFor<'a>(&'a Kernels, &'a ModelConfig);
 
 impl AbleFor<'_> {
     fn lacking(&self) -> String {
-        let Precision { compute, weights } = self.0.precision;
+        let Precision {
+            compute, weights, ..
+        } = self.0.precision;
         format!(
             "these kernels are for rows and weights of one 16-bit type, or bf16 or f32 rows and weights in bf16 or 8 bits, found {} and {}",
             compute.name(),

@@ -16,7 +16,7 @@ pub(super) fn final_norm(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[O
 pub(super) fn logits(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) -> Result<()> {
     let (lm_head, _) = model.matrix(&ops[0])?;
     part_by_part(model, to, ops, |to, part, logits, best| {
-        let (x, delivered) = ((model.x(), model.bf16x3()), model.logits.is_some());
+        let (x, delivered) = ((model.x(), model.prepared()), model.logits.is_some());
         to.lm_head(part, delivered, logits, best, x, lm_head)
     });
     Ok(())

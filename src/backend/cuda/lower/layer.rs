@@ -7,7 +7,7 @@ use crate::backend::cuda::families::attention::Attention;
 use crate::backend::cuda::families::conv::ShortConv;
 use crate::backend::cuda::families::experts::{ExpertRows, NextNorm};
 use crate::backend::cuda::families::share::LayerState;
-use crate::backend::cuda::families::tiled::{Bf16x3, Epilogue, Product, Rows};
+use crate::backend::cuda::families::tiled::{Epilogue, Prepared, Product, Rows};
 use crate::error::Result;
 use crate::plan::{Op, OpKind};
 
@@ -27,7 +27,7 @@ fn product(
         w_pair: None,
         bias,
         epilogue,
-        bf16x3: Bf16x3::Scratch(model.bf16x3()),
+        prepared: Prepared::Scratch(model.prepared()),
     })
 }
 
@@ -159,7 +159,7 @@ pub(super) fn dense_gate_up(
         w_pair: Some(up),
         bias: 0,
         epilogue: Epilogue::SiluMul,
-        bf16x3: Bf16x3::Scratch(model.bf16x3()),
+        prepared: Prepared::Scratch(model.prepared()),
     };
     to.product(&product, Rows::Step);
     Ok(())
@@ -167,7 +167,7 @@ pub(super) fn dense_gate_up(
 
 pub(super) fn dense_down(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op]) -> Result<()> {
     let product = Product {
-        bf16x3: Bf16x3::There,
+        prepared: Prepared::There,
         ..product(model, &ops[0], model.h(), model.wide(), Epilogue::Add)?
     };
     to.product(&product, Rows::Step);
@@ -187,7 +187,7 @@ pub(super) fn mixture(model: &ModelAddresses, to: &mut Lowering<'_>, ops: &[Op])
     };
     let rows = ExpertRows {
         x,
-        bf16x3: model.bf16x3(),
+        prepared: model.prepared(),
         y: model.wide(),
         partial: model.at(model.places.partial),
     };

@@ -52,7 +52,7 @@ impl<'a> Listing<'a> {
             slots: options.max_seqs as usize,
             prefixes: options.prefixes as usize,
             max_context: options.max_context as usize,
-            operand: precision.compute,
+            precision,
         };
         let whole = LayerRange::whole(&config);
         let weights = WeightAddresses::new(&config, &whole, precision.weights, WEIGHTS);

@@ -143,9 +143,9 @@ impl ModelAddresses {
         self.at(self.places.x)
     }
 
-    /// Scratch for f32 rows as bf16x3.
-    fn bf16x3(&self) -> Address {
-        self.at(self.places.bf16x3)
+    /// Scratch for rows as [`Prepared`](crate::backend::cuda::families::tiled::Prepared).
+    fn prepared(&self) -> Address {
+        self.at(self.places.prepared)
     }
 
     /// What products of more outputs than H leave.

@@ -2,12 +2,13 @@
 //! offset is a multiple of [`ALIGN_BYTES`], every array sized for the largest bucket.
 
 use crate::backend::cuda::families::attention::KeySplit;
+use crate::backend::cuda::families::persistent::e4m3_row_bytes;
 use crate::backend::cuda::tuning::limits::{
     EXPERT_COUNTS_BYTES, FUSED_ROWS, HEAD_PARTS, HEAD_ROWS, MEETING_BYTES, SAMPLE_PARTS,
     SKINNY_OUTPUTS, SKINNY_ROWS, expert_words, skinny_experts, skinny_told,
 };
 use crate::model::{DType, ModelConfig};
-use crate::plan::{NeededRows, SCORE_TILE_ROWS};
+use crate::plan::{Activations, NeededRows, Precision, SCORE_TILE_ROWS};
 use crate::sys::abi;
 
 /// A cache line, and the widest access of any kernel.
@@ -26,8 +27,8 @@ pub struct ArenaShape {
     pub prefixes: usize,
     /// Tokens of a sequence, at most.
     pub max_context: usize,
-    /// Matrix inputs: `--dtype`.
-    pub operand: DType,
+    /// Matrix inputs: `--dtype` and `--activations`.
+    pub precision: Precision,
 }
 
 /// Offsets. R rows, K experts of a row, S slots; the rest as [`crate::plan::OpKind`] has it.
@@ -37,10 +38,10 @@ pub struct Arena {
     pub h: usize,
     /// `[R, max(H, heads D)]`, operand type.
     pub x: usize,
-    /// `[R, 3H]`, `[R, (heads + 2 kv_heads) D]`, `[R, I]` or `[R K, M]`, operand type; the last two, of f32, perhaps as bf16x3.
+    /// `[R, 3H]`, `[R, (heads + 2 kv_heads) D]`, `[R, I]` or `[R K, M]`, operand type; the last two perhaps as bf16x3 or in 8 bits.
     pub wide: usize,
-    /// bf16 `[3, R, max(H, heads D)]`, of f32 operands alone: rows as bf16x3, the sum of three parts.
-    pub bf16x3: usize,
+    /// `[R, max(H, heads D)]` as bf16x3, bf16 `[3, ...]`, of f32 operands; in 8 bits, and scales, where `--activations` says so.
+    pub prepared: usize,
     /// f32 `[N, H]`: the residual stream of the rows that the last layers need, N at most ([`NeededRows::most`]).
     pub needed_h: usize,
     /// `[N, (heads + 2 kv_heads) D]`, operand type: their queries.
@@ -119,7 +120,12 @@ impl Arena {
     /// Sizes saturate, so that one that no machine has is refused as such.
     pub fn new(config: &ModelConfig, shape: ArenaShape) -> Self {
         let ArenaShape { rows, slots, .. } = shape;
-        let element = shape.operand.bytes();
+        let Precision {
+            compute,
+            activations,
+            ..
+        } = shape.precision;
+        let element = compute.bytes();
         let hidden = config.hidden_size;
         let mixtures = (0..config.num_hidden_layers).any(|layer| config.is_moe(layer));
         let per_row = if mixtures {
@@ -129,18 +135,18 @@ impl Arena {
         };
         let q = config.num_attention_heads * config.head_dim;
         let kv = config.num_key_value_heads * config.head_dim;
-        // Bytes of an f32 value as bf16x3.
-        let in_bf16x3 = abi::TG_PARTS as usize * DType::BF16.bytes();
-        let (bf16x3_bytes, of_inner) = if shape.operand.is_half() {
-            (0, element)
-        } else {
-            (in_bf16x3, in_bf16x3)
+        // Bytes of so many columns as products of many rows take them.
+        let prepared = |columns: usize| match (compute, activations) {
+            (DType::F32, _) => columns * abi::TG_PARTS as usize * DType::BF16.bytes(),
+            (_, Activations::FP8) => e4m3_row_bytes(columns),
+            (_, Activations::Stored) => 0,
         };
+        let of_inner = |columns: usize| prepared(columns).max(columns * element);
         let wide = [
             3 * hidden * element,
             (q + 2 * kv) * element,
-            config.intermediate_size * of_inner,
-            per_row * config.moe_intermediate_size * of_inner,
+            of_inner(config.intermediate_size),
+            per_row * of_inner(config.moe_intermediate_size),
         ];
         let widest_bytes = wide.into_iter().max().unwrap_or(0);
         let pairs = rows.saturating_mul(per_row);
@@ -174,7 +180,7 @@ impl Arena {
             h: take(&[rows, hidden, 4]),
             x: take(&[rows, hidden.max(q), element]),
             wide: take(&[rows, widest_bytes]),
-            bf16x3: take(&[rows, hidden.max(q), bf16x3_bytes]),
+            prepared: take(&[rows, prepared(hidden.max(q))]),
             needed_h: take(&[needed, hidden, 4]),
             needed_qkv: take(&[needed, q + 2 * kv, element]),
             needed_step: take(&[size_of::<abi::tg_step>()]),
@@ -231,7 +237,7 @@ mod tests {
             slots: 16,
             prefixes: 9,
             max_context: 4096,
-            operand: DType::BF16,
+            precision: Precision::BF16,
         };
         let arena = Arena::new(&config, shape);
         let (hidden, pairs) = (2048, 512 * 4);

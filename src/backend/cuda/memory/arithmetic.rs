@@ -69,7 +69,7 @@ fn arena(plan: &Plan, precision: Precision, options: &EngineOptions) -> Arena {
             slots: options.max_seqs as usize,
             prefixes: options.prefixes as usize,
             max_context: options.max_context as usize,
-            operand: precision.compute,
+            precision,
         },
     )
 }

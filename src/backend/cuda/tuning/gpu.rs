@@ -1,7 +1,7 @@
 //! GPUs by name, and the least time that operations take on one: the roofline. Launch and synchronisation are not in it.
 
 use super::class::GpuClass;
-use crate::plan::{Cost, Precision};
+use crate::plan::{Activations, Cost, Precision};
 use crate::sys::abi::TG_PARTS;
 use std::ops::{Add, Mul};
 
@@ -134,9 +134,12 @@ impl Gpu {
     }
 
     /// The most that an operation of this precision computes. An f32 row is the sum of three bf16 ones, so with bf16 weights a product
-    /// of it is three on the tensor cores. Attention multiplies f32 by f32, which is six products, and takes longer than this rate says.
+    /// of it is three on the tensor cores. Attention multiplies f32 by f32, which is six products, and takes longer than this rate says, as do all but prompts' products
+    /// of activations in 8 bits.
     pub fn flops_per_s(&self, precision: Precision) -> f64 {
-        if precision.compute.is_half() {
+        if precision.activations == Activations::FP8 {
+            2.0 * self.half_flops_per_s
+        } else if precision.compute.is_half() {
             self.half_flops_per_s
         } else if precision.is_streamed() {
             (self.half_flops_per_s / f64::from(TG_PARTS)).max(self.f32_flops_per_s)

@@ -12,6 +12,8 @@
 //! The cache gives 70 KB a us to each of 132 SMs that copy boxes of their own (profiles/log/dense.md, "What blocks read, of many
 //! rows"). The choice follows from the bucket alone, as bits must, and never from the rows that are in it.
 
+use crate::backend::cuda::driver::tensor_map::Boxes;
+use crate::model::WeightFormat;
 use crate::sys::abi;
 
 /// Columns of a stage, and the bytes of a row of them.
@@ -69,6 +71,16 @@ impl Tile {
     /// Channels: rows of B, of C and of X each, where the weight rows are a conv layer's in-projection's.
     pub fn channels(&self) -> u32 {
         self.width / 3
+    }
+
+    /// A product's weights as this tile's kernel copies them: in 8 bits by single packed blocks, or beside rows in 8 bits, whose stages are of 128
+    /// columns, by two.
+    pub fn boxes(&self, boxes: Boxes) -> Boxes {
+        if boxes.format == WeightFormat::E4M3 && self.row_bytes == STAGE_ROW_BYTES {
+            boxes.of_block_rows()
+        } else {
+            boxes
+        }
     }
 
     /// Blocks of a cluster.

@@ -1,0 +1,116 @@
+/* e4m3_rows.cuh: tiles of rows in 8 bits by weights in 8 bits (common/e4m3.cuh), which the tensor cores multiply at twice the speed of bf16.
+ *
+ * Each 128 columns of a row have a scale, a power of two, with which their largest size is more than 224 and at most E4M3_MOST. A row lies as packed
+ * weights do, in pieces of 64 columns in e4m3_at()'s order: products do not show it. Behind all rows [R, K] lie their scales, f32 [R, K / 128
+ * rounded up].
+ *
+ * The tensor cores keep some 14 bits of what they accumulate, so the sums of 128 columns, a k-block, are added in f32, times the row's scale; the
+ * weights' scales come last.
+ */
+#pragma once
+
+#include "persistent/tile.cuh"
+#include <cuda_fp8.h>
+
+constexpr uint32_t E4M3_SCALED = TG_E4M3_ROWS_SCALED;
+
+/* The scales of row `row` of so many rows, of `pitch` bytes each. */
+template <typename Rows>
+__device__ inline auto e4m3_scales(Rows *rows, uint32_t count, uint32_t pitch, uint32_t row) {
+  using Scale = std::conditional_t<std::is_const_v<Rows>, const float, float>;
+  using Byte = std::conditional_t<std::is_const_v<Rows>, const char, char>;
+  return reinterpret_cast<Scale *>(static_cast<Byte *>(rows) + (size_t)count * pitch) + (size_t)row * ((pitch + E4M3_SCALED - 1) / E4M3_SCALED);
+}
+
+/* The scale of columns whose largest size is `most`, and what they are multiplied by. */
+struct E4m3Scale {
+  float scale, by;
+};
+__device__ inline E4m3Scale e4m3_scale(float most) {
+  constexpr uint32_t EXPONENT = 0x7f800000, LEAST = (127 - 100) << 23, TO_448 = 8 << 23, ABOVE_448 = 0x1fffff;
+  const uint32_t bits = (max(__float_as_uint(most), LEAST) + ABOVE_448 & EXPONENT) - TO_448;
+  return {__uint_as_float(bits), __uint_as_float((254u << 23) - bits)};
+}
+
+/* 16 columns that lie side by side, of eight pairs, as one piece. */
+__device__ inline uint4 e4m3_piece(const float2 (&v)[8], float by) {
+  auto pair = [&](float2 of) -> uint32_t { return __nv_cvt_float2_to_fp8x2(make_float2(of.x * by, of.y * by), __NV_SATFINITE, __NV_E4M3); };
+  auto word = [&](uint32_t t) { return pair(v[2 * t]) | pair(v[2 * t + 1]) << 16; };
+  return make_uint4(word(0), word(1), word(2), word(3));
+}
+
+/* The scales of a thread's two rows, a k-block's after another's, of which the next ones are under way. Of other rows there are none. */
+template <class Tile>
+struct PersistentRowScales {
+  const float *of_row[2];
+  float now[2], later[2];
+
+  __device__ inline PersistentRowScales(const PersistentProduct &product, const PersistentWorkTile &tile, uint32_t group) {
+    if constexpr (Tile::E4M3_ROWS) {
+#pragma unroll
+      for (uint32_t half = 0; half < 2; half++) {
+        const uint32_t row = group * GMMA_M + threadIdx.x % GMMA_GROUP / WARP * PERSISTENT_WARP_ROWS + threadIdx.x % WARP / 4 + half * 8;
+        const uint32_t place = tile.first + min(row, tile.rows - 1);
+        of_row[half] = e4m3_scales(product.x, product.x_plane, product.k_total * sizeof(E4m3x2), Tile::GATHERS ? product.gather[place] : place);
+        later[half] = *of_row[half];
+      }
+    }
+  }
+  __device__ inline void next(bool more) {
+    if constexpr (Tile::E4M3_ROWS) {
+#pragma unroll
+      for (uint32_t half = 0; half < 2; half++) {
+        now[half] = later[half];
+        if (more) later[half] = *++of_row[half];
+      }
+    }
+  }
+  /* acc and a k-block's sum, which is this thread's i-th. */
+  __device__ inline float add(float acc, float sum, uint32_t i) const {
+    if constexpr (Tile::E4M3_ROWS) return fmaf(sum, now[i / 2 % 2], acc);
+    else return acc + sum;
+  }
+};
+
+/* acc times its weights' scales. */
+template <class Tile>
+__device__ inline void persistent_scale(typename Tile::Acc &acc, const PersistentProduct &product, const PersistentWorkTile &tile) {
+  const bool paired = product.epilogue == TILED_SILU_MUL;
+  const uint32_t column = threadIdx.x % 4 * 2;
+#pragma unroll
+  for (uint32_t i = 0; i < Tile::WIDTH / 8; i++) {
+    const float *from = paired && (i % 2 > 0) != product.is_up_first ? product.scale_pair : product.scale;
+    const uint32_t n = tile.slice * (paired ? Tile::WIDTH / 2 : Tile::WIDTH) + (paired ? i / 2 : i) * 8 + column;
+    /* Where there is no such row any: nothing is stored of it. */
+    const float2 scale = *reinterpret_cast<const float2 *>(from + tile.expert * product.n_total + min(n, product.n_total - 2));
+    acc[4 * i] *= scale.x, acc[4 * i + 1] *= scale.y, acc[4 * i + 2] *= scale.x, acc[4 * i + 3] *= scale.y;
+  }
+}
+
+/* A warp stores 128 outputs of its rows, from output n on, in 8 bits. `pair(i, half)` as persistent_store() has it: a thread's pairs of 64 outputs are
+ * the 16 bytes of a piece. */
+template <class Pair>
+__device__ inline void persistent_store_e4m3(const PersistentProduct &product, uint32_t first, uint32_t rows, uint32_t n, Pair pair) {
+  const uint32_t q = threadIdx.x % 4, pitch = packed_columns(product.n_total);
+#pragma unroll
+  for (uint32_t half = 0; half < 2; half++) {
+    float2 v[2][8];
+    float most = 0.0f;
+#pragma unroll
+    for (uint32_t i = 0; i < 16; i++) {
+      const float2 of = pair(i, half);
+      v[i / 8][i % 8] = of;
+      most = fmaxf(most, fmaxf(fabsf(of.x), fabsf(of.y)));
+    }
+    most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+    most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+    const E4m3Scale scale = e4m3_scale(most);
+    const uint32_t row = threadIdx.x % WARP / 4 + half * 8;
+    if (row >= rows) continue;
+    E4m3 *to = static_cast<E4m3 *>(product.y) + (size_t)(first + row) * pitch + n + q * 16;
+#pragma unroll
+    for (uint32_t block = 0; block < 2; block++)
+      if (n + block * PACKED_COLUMNS < pitch) __stcg(reinterpret_cast<uint4 *>(to + block * PACKED_COLUMNS), e4m3_piece(v[block], scale.by));
+    if (q == 0) __stcg(e4m3_scales(product.y, product.y_plane, pitch, first + row) + n / E4M3_SCALED, scale.scale);
+  }
+}

@@ -1,0 +1,90 @@
+//! Rows in 8 bits by weights in 8 bits: products and mixtures against f64 of what both hold, and what the rows become, to the bit.
+
+use crate::common::random::Random;
+use crate::experts::case::MixtureCase;
+use crate::rig::{E4M3_ROWS, Rig, assert_same_bits, config};
+use crate::routing::mixture;
+use crate::support::Gpu;
+use crate::tiled::{Case, EPILOGUES};
+use tailgraph::backend::cuda::families::tiled::{Epilogue, Rows};
+use tailgraph::backend::cuda::tuning::variants::{Experts, Variant};
+
+/// Whether the GPU has them.
+fn has(rig: &Rig) -> bool {
+    rig.kernels.products.persistent.is_some()
+}
+
+/// Half a block of the last 128 columns, or a quarter, which is half a packed block; outputs that end in a block of 128.
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn ragged_products_of_rows_in_8_bits_are_those_of_f64() {
+    let gpu = Gpu::new();
+    let mut random = Random(81);
+    let rig = Rig::new(&gpu, config(), E4M3_ROWS);
+    if !has(&rig) {
+        return;
+    }
+    for (bucket, outputs, inner) in [
+        (300, 264, 544),
+        (512, 520, 1056),
+        (130, 1024, 64),
+        (700, 96, 416),
+    ] {
+        for epilogue in EPILOGUES {
+            let case = Case::new(&mut random, &rig, bucket - bucket / 5, outputs, inner);
+            let bias = epilogue == Epilogue::Store;
+            case.check(&rig, bucket, epilogue, bias, Some(Variant::PERSISTENT));
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn ragged_mixtures_of_rows_in_8_bits_are_those_of_f64() {
+    let gpu = Gpu::new();
+    let mut random = Random(82);
+    for (bucket, hidden, inner, experts, among, top_k) in [
+        (300, 128, 64, 16, 3, 3),
+        (512, 160, 96, 4, 4, 2),
+        (640, 96, 160, 8, 8, 4),
+    ] {
+        let rig = Rig::new(&gpu, mixture(hidden, inner, experts, top_k), E4M3_ROWS);
+        if !has(&rig) {
+            return;
+        }
+        let case = MixtureCase {
+            by: Some(Experts::Persistent),
+            ..MixtureCase::new(&mut random, &rig, bucket - 7, among)
+        };
+        let h = case.run(&rig, bucket);
+        case.is_near(&rig, &h, bucket);
+    }
+}
+
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn a_row_in_8_bits_does_not_depend_on_its_companions() {
+    let gpu = Gpu::new();
+    let mut random = Random(83);
+    let rig = Rig::new(&gpu, config(), E4M3_ROWS);
+    if !has(&rig) {
+        return;
+    }
+    let by = Some(Variant::PERSISTENT);
+    for (bucket, outputs, inner) in [(1100, 2048, 2048), (2048, 6144, 544)] {
+        for epilogue in [Epilogue::StoreF32, Epilogue::SiluMul] {
+            let case = Case::new(&mut random, &rig, bucket, outputs, inner);
+            let all = case.run(&rig, bucket, epilogue, false, Rows::Step, by);
+            let row = random.below(bucket);
+            for place in [0, 70, bucket / 2 + 130, bucket - 1] {
+                let moved = case.moved(&mut random, &rig, row, place);
+                let y = moved.run(&rig, bucket, epilogue, false, Rows::Step, by);
+                assert_same_bits(
+                    &format!("{epilogue:?}: row {row} of {bucket} at {place}"),
+                    &y[place * outputs..][..outputs],
+                    &all[row * outputs..][..outputs],
+                );
+            }
+        }
+    }
+}
