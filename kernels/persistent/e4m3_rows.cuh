@@ -1,8 +1,8 @@
 /* e4m3_rows.cuh: tiles of rows in 8 bits by weights in 8 bits (common/e4m3.cuh), which the tensor cores multiply at twice the speed of bf16.
  *
- * Each 128 columns of a row have a scale, a power of two, with which their largest size is more than 224 and at most E4M3_MOST. A row lies as packed
- * weights do, in pieces of 64 columns in e4m3_at()'s order: products do not show it. Behind all rows [R, K] lie their scales, f32 [R, K / 128
- * rounded up].
+ * Each 128 columns of a row have a scale, with which their largest becomes E4M3_MOST. (A power of two would be 3% less exact of a norm's rows, and 17% of
+ * what gate and up leave, whose largest are most of them.) A row lies as packed weights do, in pieces of 64 columns in e4m3_at()'s order: products do
+ * not show it. Behind all rows [R, K] lie their scales, f32 [R, K / 128 rounded up].
  *
  * The tensor cores keep some 14 bits of what they accumulate, so the sums of 128 columns, a k-block, are added in f32, times the row's scale; the
  * weights' scales come last.
@@ -22,14 +22,13 @@ __device__ inline auto e4m3_scales(Rows *rows, uint32_t count, uint32_t pitch, u
   return reinterpret_cast<Scale *>(static_cast<Byte *>(rows) + (size_t)count * pitch) + (size_t)row * ((pitch + E4M3_SCALED - 1) / E4M3_SCALED);
 }
 
-/* The scale of columns whose largest size is `most`, and what they are multiplied by. */
+/* The scale of columns whose largest size is `most`, and what they are multiplied by. From 2^126 on the scale is not a number, nor is what comes of it. */
 struct E4m3Scale {
   float scale, by;
 };
 __device__ inline E4m3Scale e4m3_scale(float most) {
-  constexpr uint32_t EXPONENT = 0x7f800000, LEAST = (127 - 100) << 23, TO_448 = 8 << 23, ABOVE_448 = 0x1fffff;
-  const uint32_t bits = (max(__float_as_uint(most), LEAST) + ABOVE_448 & EXPONENT) - TO_448;
-  return {__uint_as_float(bits), __uint_as_float((254u << 23) - bits)};
+  most = fmaxf(most, 0x1p-100f);
+  return {most < 0x1p126f ? most * (1.0f / E4M3_MOST) : NAN, __fdividef(E4M3_MOST, most)};
 }
 
 /* 16 columns that lie side by side, of eight pairs, as one piece. */

@@ -14,6 +14,34 @@ fn has(rig: &Rig) -> bool {
     rig.kernels.products.persistent.is_some()
 }
 
+#[test]
+#[ignore = "needs an NVIDIA GPU"]
+fn ragged_rows_become_8_bits_as_on_the_host() {
+    let gpu = Gpu::new();
+    let mut random = Random(80);
+    let rig = Rig::new(&gpu, config(), E4M3_ROWS);
+    if !has(&rig) {
+        return;
+    }
+    for (bucket, columns) in [(300, 32), (300, 224), (260, 320)] {
+        let case = Case::identity(&mut random, &rig, bucket - 9, columns);
+        let by = Some(Variant::PERSISTENT);
+        let y = case.run(&rig, bucket, Epilogue::StoreF32, false, Rows::Step, by);
+        let expected = case.held(&rig);
+        for (i, (&found, (&x, &expected))) in y.iter().zip(case.x.iter().zip(&expected)).enumerate()
+        {
+            let is_near = |a: f32, b: f32| (a - b).abs() <= 1e-6 * b.abs();
+            // Of two as near either will do.
+            assert!(
+                is_near(found, expected) || is_near((found + expected) / 2.0, x),
+                "row {} column {} of {columns}: {x} became {found}, expected {expected}",
+                i / columns,
+                i % columns
+            );
+        }
+    }
+}
+
 /// Half a block of the last 128 columns, or a quarter, which is half a packed block; outputs that end in a block of 128.
 #[test]
 #[ignore = "needs an NVIDIA GPU"]

@@ -16,7 +16,7 @@ use tailgraph::backend::cuda::matrix::Matrix;
 use tailgraph::backend::cuda::memory::buffer::Buffer;
 use tailgraph::backend::cuda::tuning::KernelChoice;
 use tailgraph::backend::cuda::tuning::variants::{Experts, Grouped, Linear, Variant};
-use tailgraph::model::e4m3::{self, Quantized, from_f32, quantize, to_f32};
+use tailgraph::model::e4m3::{self, Quantized, quantize, to_f32};
 use tailgraph::model::weights::widen;
 use tailgraph::model::{DType, ModelConfig, WeightFormat};
 use tailgraph::plan::{Activations, Precision, StepKind};
@@ -129,7 +129,7 @@ pub fn held(format: WeightFormat, values: &[f32], columns: usize) -> Vec<f32> {
         .collect()
 }
 
-/// Rows of `columns` each, as products take them: in 8 bits, by a power of two for each 128 columns, or as the type holds them.
+/// Rows of `columns` each, as products take them: in 8 bits, with a scale for each 128 columns, or as the type holds them.
 pub fn held_rows(types: Precision, values: &[f32], columns: usize) -> Vec<f32> {
     if types.activations != Activations::FP8 {
         return rounded(types.compute, values);
@@ -137,21 +137,22 @@ pub fn held_rows(types: Precision, values: &[f32], columns: usize) -> Vec<f32> {
     let rows = values.chunks(columns);
     let blocks = rows.flat_map(|row| row.chunks(abi::TG_E4M3_ROWS_SCALED as usize));
     blocks
-        .flat_map(|block| {
-            let scale = row_scale(block);
-            block
-                .iter()
-                .map(move |v| to_f32(from_f32(v / scale)) * scale)
-        })
+        .flat_map(|block| held(WeightFormat::E4M3, block, block.len()))
         .collect()
 }
 
-/// The power of two with which the largest of some values is more than 224 and at most 448.
-pub fn row_scale(values: &[f32]) -> f32 {
-    let most = values
-        .iter()
-        .fold(2f32.powi(-100), |most, v| most.max(v.abs()));
-    2f32.powi((most / e4m3::MAX).log2().ceil() as i32)
+/// Rows that [`held_rows`] leaves as they are, near `values`, in the operand type: in 8 bits the scales are powers of two.
+pub fn exact_rows(types: Precision, values: &[f32], columns: usize) -> Vec<f32> {
+    if types.activations != Activations::FP8 {
+        return rounded(types.compute, values);
+    }
+    let mut values = values.to_vec();
+    for row in values.chunks_mut(columns) {
+        for block in row.chunks_mut(abi::TG_E4M3_ROWS_SCALED as usize) {
+            block[0] = e4m3::MAX / 64.0;
+        }
+    }
+    held_rows(types, &values, columns)
 }
 
 /// Rows in 8 bits as they lie in a GPU's memory, `[rows, columns]` and their scales.
@@ -442,8 +443,17 @@ impl<'g> Rig<'g> {
         variant: Variant,
     ) -> Result<Enqueue<'_>, String> {
         self.kernels.can(&self.config, variant, rows as u32)?;
-        let bucket = self.enqueue(step, StepKind::Decode, rows).bucket;
-        Ok(Enqueue::new(self, step, bucket, variant))
+        // Rows in 8 bits are prompts' alone.
+        let in_8_bits = self.kernels.precision.activations == Activations::FP8;
+        let kind = if in_8_bits {
+            StepKind::Mixed
+        } else {
+            StepKind::Decode
+        };
+        let bucket = self.enqueue(step, kind, rows).bucket;
+        let enqueue = Enqueue::new(self, step, bucket, variant);
+        assert_eq!(enqueue.multiplies_e4m3_rows(), in_8_bits, "{variant:?}");
+        Ok(enqueue)
     }
 }
 

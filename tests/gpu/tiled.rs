@@ -2,15 +2,15 @@
 
 use crate::common::random::Random;
 use crate::rig::{
-    Rig, Step, TYPES, assert_close, assert_same_bits, config, decode_rows, encode, held, held_rows,
-    rounding, row_scale, whole,
+    Rig, Step, TYPES, assert_close, assert_same_bits, config, decode_rows, encode, exact_rows,
+    held, held_rows, rounded, rounding, whole,
 };
 use crate::support::Gpu;
 use rayon::prelude::*;
 use tailgraph::backend::cuda::families::persistent::e4m3_row_bytes;
 use tailgraph::backend::cuda::families::tiled::{Epilogue, Prepared, Product, Rows};
 use tailgraph::backend::cuda::tuning::variants::Variant;
-use tailgraph::model::DType;
+use tailgraph::model::{DType, e4m3};
 use tailgraph::plan::{Activations, StepKind};
 
 /// Outputs compared in one product, at most; the others are still checked to be numbers.
@@ -20,7 +20,7 @@ pub struct Case {
     outputs: usize,
     inner: usize,
     /// `[rows, inner]`, as the operand type holds it
-    x: Vec<f32>,
+    pub x: Vec<f32>,
     /// `[outputs, inner]`, as the weights' type holds it
     w: Vec<f32>,
     w_pair: Vec<f32>,
@@ -36,12 +36,28 @@ impl Case {
         Self {
             outputs,
             inner,
-            x: held_rows(types, &random.values(rows * inner, 2.0), inner),
+            x: exact_rows(types, &random.values(rows * inner, 2.0), inner),
             w: held(types.weights, &random.values(outputs * inner, scale), inner),
             w_pair: held(types.weights, &random.values(outputs * inner, scale), inner),
             bias: random.values(outputs, 1.0),
             h: random.values(rows * outputs, 3.0),
         }
+    }
+
+    /// Rows times one: what they are multiplied as. `columns`: whole packed blocks.
+    pub fn identity(random: &mut Random, rig: &Rig, rows: usize, columns: usize) -> Self {
+        let types = rig.kernels.precision;
+        let one = (0..columns * columns).map(|i| f32::from(u8::from(i % (columns + 1) == 0)));
+        Self {
+            x: rounded(types.compute, &random.values(rows * columns, 2.0)),
+            w: one.collect(),
+            ..Self::new(random, rig, rows, columns, columns)
+        }
+    }
+
+    /// What its rows are multiplied as.
+    pub fn held(&self, rig: &Rig) -> Vec<f32> {
+        held_rows(rig.kernels.precision, &self.x, self.inner)
     }
 
     fn rows(&self) -> usize {
@@ -53,7 +69,7 @@ impl Case {
         let others = random.values(place * self.inner, 2.0);
         let x = &self.x[row * self.inner..][..self.inner];
         Self {
-            x: [&held_rows(rig.kernels.precision, &others, self.inner), x].concat(),
+            x: [&exact_rows(rig.kernels.precision, &others, self.inner), x].concat(),
             w: self.w.clone(),
             w_pair: self.w_pair.clone(),
             bias: self.bias.clone(),
@@ -213,7 +229,9 @@ impl Case {
                 let (row, n) = (compared[i] / outputs, compared[i] % outputs);
                 let from = row * outputs + n / 128 * 128;
                 let block = &written[from..from + 128.min(outputs - n / 128 * 128)];
-                return sum.abs() / 16.0 + f64::from(row_scale(block)) / 1024.0 + by_sizes;
+                let most = block.iter().fold(0.0, |most: f32, v| most.max(v.abs()));
+                let scale = f64::from(most / e4m3::MAX);
+                return sum.abs() / 16.0 + scale / 1024.0 + by_sizes;
             }
             stored * sum.abs() + by_sizes
         });

@@ -1,7 +1,9 @@
 //! A mixture's weights, its input and a routing made up for it: what kernels and f64 make of them.
 
 use crate::common::random::Random;
-use crate::rig::{Rig, Step, assert_close, encode, expert_matrix, held, held_rows, rounding};
+use crate::rig::{
+    Rig, Step, assert_close, encode, exact_rows, expert_matrix, held, held_rows, rounding,
+};
 use crate::routing::{RoutingOnGpu, random_experts};
 use rayon::prelude::*;
 use tailgraph::backend::cuda::families::experts::{ExpertRows, ExpertWeights, NextNorm};
@@ -89,7 +91,7 @@ impl MixtureCase {
         Self {
             experts: random_experts(random, rows, among, top_k),
             weights: random.values(rows * top_k, 1.0),
-            x: held_rows(types, &random.values(rows * hidden, 2.0), hidden),
+            x: exact_rows(types, &random.values(rows * hidden, 2.0), hidden),
             h: random.values(rows * hidden, 3.0),
             gate,
             up,
@@ -239,7 +241,7 @@ impl MixtureCase {
             let (expected, sizes) = self.expected(rig, row);
             // Of those in 8 bits the steps are larger, and so are the sums' errors, of which some make y round the other way.
             let y = match types.activations {
-                Activations::FP8 => 1.0 / 16.0,
+                Activations::FP8 => 0.25,
                 Activations::Stored => rounding(types.compute) * 0.5,
             };
             let allowed = |i: usize, v: f64| 2e-6 * (1.0 + v.abs()) + y + by_size * sizes[i];
