@@ -158,12 +158,16 @@ __device__ inline void gmma_values(float (&d)[32], const uint32_t (&a)[4], uint3
 GMMA_VALUES(__nv_bfloat16, "bf16")
 GMMA_VALUES(__half, "f16")
 
-/* Four 8x8 matrices of 16-bit elements, of which the lanes have fragments as of sums: their columns become rows of 16 bytes, at the addresses that lanes 8i ..
- * 8i+7 give of matrix i's. */
-__device__ inline void store_matrix_x4_transposed(void *row, const uint32_t (&r)[4]) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(shared_address(row)), "r"(r[0]), "r"(r[1]), "r"(r[2]),
-               "r"(r[3])
-               : "memory");
+/* Four 8x8 matrices of 16-bit elements, of which the lanes have fragments as of sums: their rows, or TRANSPOSED their columns, become rows of 16 bytes, at the
+ * addresses that lanes 8i .. 8i+7 give of matrix i's. */
+template <bool TRANSPOSED>
+__device__ inline void store_matrix_x4(void *row, const uint32_t (&r)[4]) {
+  if constexpr (TRANSPOSED)
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(shared_address(row)), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+                 : "memory");
+  else
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(shared_address(row)), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+                 : "memory");
 }
 
 /* ---- copies ---------------------------------------------------------------------------------- */

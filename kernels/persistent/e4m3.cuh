@@ -126,7 +126,7 @@ __device__ inline void persistent_store_transposed(char *out, V *y, uint32_t row
             const float2 v = pair(operand, first / 8 + i + j / HALVES, j % HALVES);
             of[j] = pack2<V>(v.x, v.y);
           }
-          store_matrix_x4_transposed(to + 8 * i * PITCH, of);
+          store_matrix_x4<true>(to + 8 * i * PITCH, of);
         }
       }
     }

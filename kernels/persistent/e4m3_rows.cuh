@@ -71,17 +71,31 @@ struct PersistentRowScales {
   }
 };
 
-/* acc times its weights' scales. */
+/* A warp's copies of a tile's weights' scales to `out`, those of 8 weight rows after another's, as sums lie. They are there when persistent_scale() asks. */
 template <class Tile>
-__device__ inline void persistent_scale(typename Tile::Acc &acc, const PersistentProduct &product, const PersistentWorkTile &tile) {
+__device__ inline void persistent_load_scales(char *out, const PersistentProduct &product, const PersistentWorkTile &tile) {
   const bool paired = product.epilogue == TILED_SILU_MUL;
-  const uint32_t column = threadIdx.x % 4 * 2;
+  __syncwarp();  /* the rows of the tile before have left `out` */
+#pragma unroll
+  for (uint32_t piece = threadIdx.x % WARP; piece < Tile::WIDTH / 4; piece += WARP) {
+    const uint32_t group = piece / 2;
+    const float *from = paired && (group % 2 > 0) != product.is_up_first ? product.scale_pair : product.scale;
+    const uint32_t n = tile.slice * (paired ? Tile::WIDTH / 2 : Tile::WIDTH) + (paired ? group / 2 : group) * 8 + piece % 2 * 4;
+    const bool has = n < product.n_total;
+    copy16_async(out + piece * 16, from + tile.expert * product.n_total + (has ? n : 0), has);
+  }
+  copy_commit();
+}
+
+/* acc times the scales that lie in `out`. */
+template <class Tile>
+__device__ inline void persistent_scale(typename Tile::Acc &acc, const char *out) {
+  copy_wait<0>();
+  __syncwarp();
+  const float2 *scales = reinterpret_cast<const float2 *>(out) + threadIdx.x % 4;
 #pragma unroll
   for (uint32_t i = 0; i < Tile::WIDTH / 8; i++) {
-    const float *from = paired && (i % 2 > 0) != product.is_up_first ? product.scale_pair : product.scale;
-    const uint32_t n = tile.slice * (paired ? Tile::WIDTH / 2 : Tile::WIDTH) + (paired ? i / 2 : i) * 8 + column;
-    /* Where there is no such row any: nothing is stored of it. */
-    const float2 scale = *reinterpret_cast<const float2 *>(from + tile.expert * product.n_total + min(n, product.n_total - 2));
+    const float2 scale = scales[4 * i];
     acc[4 * i] *= scale.x, acc[4 * i + 1] *= scale.y, acc[4 * i + 2] *= scale.x, acc[4 * i + 3] *= scale.y;
   }
 }

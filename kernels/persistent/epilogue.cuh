@@ -56,19 +56,22 @@ __device__ inline void persistent_store(char *out, V *y, uint32_t rows, uint32_t
   constexpr bool IS_F32 = sizeof(V) == 4;
   const uint32_t lane = threadIdx.x % WARP;
   __syncwarp();
-  char *to = out + lane / 4 * PITCH + lane % 4 * 2 * sizeof(V);
+  if constexpr (IS_F32) {
+    char *to = out + lane / 4 * PITCH + lane % 4 * 2 * sizeof(V);
 #pragma unroll
-  for (uint32_t i = 0; i < COLUMNS / 8; i++)
+    for (uint32_t i = 0; i < COLUMNS / 8; i++)
 #pragma unroll
-    for (uint32_t half = 0; half < 2; half++) {
+      for (uint32_t half = 0; half < 2; half++) *reinterpret_cast<float2 *>(to + half * 8 * PITCH + i * 8 * sizeof(V)) = pair(i, half);
+  } else {
+    char *to = out + lane % 16 * PITCH + lane / 16 * 8 * sizeof(V);
+    auto both = [&](uint32_t i, uint32_t half) {
       const float2 v = pair(i, half);
-      char *at = to + half * 8 * PITCH + i * 8 * sizeof(V);
-      if constexpr (IS_F32) {
-        *reinterpret_cast<float2 *>(at) = v;
-      } else {
-        *reinterpret_cast<uint32_t *>(at) = pack2<V>(v.x, v.y);
-      }
-    }
+      return pack2<V>(v.x, v.y);
+    };
+#pragma unroll
+    for (uint32_t i = 0; i < COLUMNS / 8; i += 2)
+      store_matrix_x4<false>(to + i * 8 * sizeof(V), {both(i, 0), both(i, 1), both(i + 1, 0), both(i + 1, 1)});
+  }
   __syncwarp();
   persistent_leave<WARP, PERSISTENT_WARP_ROWS, COLUMNS, PITCH>(out, y, rows, n, n_total, adds);
 }

@@ -202,9 +202,8 @@ __device__ inline void persistent_multiply(typename Tile::Acc &acc, PersistentPi
     PersistentRowScales<Tile> scales(product, tile, group);
 #pragma unroll 1
     for (uint32_t k = 0; k < steps; k++, pipe.next()) {
-      scales.next(k + 1 < steps);
-      barrier_wait(full + pipe.at * (uint32_t)sizeof(uint64_t), pipe.parity);
-      const uint32_t there = pipe.at * gmma_apart(Tile::STAGE_BYTES);
+      const uint32_t at = of_warp(pipe.at), there = at * gmma_apart(Tile::STAGE_BYTES);
+      barrier_wait(full + at * (uint32_t)sizeof(uint64_t), pipe.parity);
 #pragma unroll
       for (uint32_t turn = 0; turn < TURNS; turn++) {
         float sums[N / 2];
@@ -214,14 +213,14 @@ __device__ inline void persistent_multiply(typename Tile::Acc &acc, PersistentPi
           multiply_k_block<W, N>(sums, x + there + part * gmma_apart(Tile::PART_BYTES), w + there + turn * gmma_apart(N * GMMA_ROW_BYTES),
                                  part + 1 < (int)Tile::PARTS);
         gmma_commit();
+        if (turn == 0) scales.next(k + 1 < steps);
         gmma_wait<0>();
         gmma_settle(sums);
-        if (turn + 1 == TURNS) release(pipe.at, k);
+        if (turn + 1 == TURNS) release(at, k);
 #pragma unroll
         for (uint32_t i = 0; i < N / 2; i++) acc[turn * (N / 2) + i] = scales.add(acc[turn * (N / 2) + i], sums[i], i);
       }
     }
-    if constexpr (Tile::E4M3_ROWS) persistent_scale<Tile>(acc, product, tile);
   }
 }
 
@@ -298,7 +297,9 @@ __device__ inline void persistent(const TensorMap *x_map, const TensorMap *w_map
       }
       typename Tile::Acc acc;
       epilogue.begin(product, tile);
+      if constexpr (Tile::E4M3_ROWS) persistent_load_scales<Tile>(out, product, tile);
       persistent_multiply(acc, pipe, product, tile, group, steps, Tile::E4M3 && product.tiles ? of_warp(tile.rows) : TG_PERSISTENT_ROWS);
+      if constexpr (Tile::E4M3_ROWS) persistent_scale<Tile>(acc, out);
       epilogue.store(acc, out, product, tile);
     }
     if constexpr (Tile::CONVOLVES) bulk_done();

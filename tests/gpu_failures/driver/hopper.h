@@ -25,7 +25,7 @@ void copy16(void *to, const void *from, bool valid);
 void copies_commit();
 void copies_wait(uint32_t pending);
 void load_matrices(uint32_t *to, uint32_t count, const void *row, bool transposed);
-void store_matrices(const uint32_t *from, uint32_t count, void *row);
+void store_matrices(const uint32_t *from, uint32_t count, void *row, bool transposed);
 void multiply(Operand type, float *c, const uint32_t *a, uint32_t b0, uint32_t b1);
 void wait_parity(uint32_t barrier, uint32_t parity);
 void meet_named(uint32_t id, uint32_t threads, bool waits);
@@ -126,7 +126,8 @@ template <typename T, int N>
 void gmma(float (&d)[N / 2], const uint32_t (&a)[4], uint32_t b, bool add) { simt::group_multiply(simt::operand<T>(), N, d, a, 0, b, false, add); }
 template <typename T>
 void gmma_values(float (&d)[32], const uint32_t (&a)[4], uint32_t b, bool add) { simt::group_multiply(simt::operand<T>(), 64, d, a, 0, b, true, add); }
-inline void store_matrix_x4_transposed(void *row, const uint32_t (&r)[4]) { simt::store_matrices(r, 4, row); }
+template <bool TRANSPOSED>
+void store_matrix_x4(void *row, const uint32_t (&r)[4]) { simt::store_matrices(r, 4, row, TRANSPOSED); }
 template <uint32_t REGISTERS>
 void give_registers() {}
 template <uint32_t REGISTERS>

@@ -133,12 +133,15 @@ void load_matrices(uint32_t *to, uint32_t count, const void *row, bool transpose
   meet_warp(0xffffffffu);
 }
 
-void store_matrices(const uint32_t *from, uint32_t count, void *row) {
+void store_matrices(const uint32_t *from, uint32_t count, void *row, bool transposed) {
   words()[lane()] = (uint64_t)row;
   meet_warp(0xffffffffu);
   const uint32_t g = lane() / 4, q = lane() % 4;
   for (uint32_t i = 0; i < count; i++)
-    for (uint32_t j = 0; j < 2; j++) ((uint16_t *)words()[8 * i + 2 * q + j])[g] = (uint16_t)(from[i] >> 16 * j);
+    for (uint32_t j = 0; j < 2; j++) {
+      const uint32_t row = transposed ? 2 * q + j : g, column = transposed ? g : 2 * q + j;
+      ((uint16_t *)words()[8 * i + row])[column] = (uint16_t)(from[i] >> 16 * j);
+    }
   meet_warp(0xffffffffu);
 }
 

@@ -225,7 +225,8 @@ impl<'a> Lowering<'a> {
     /// products and their experts are for many rows.
     fn e4m3_rows(&self) -> Option<&'a E4m3Rows> {
         let kernels = self.persistent_experts().and(self.persistent())?;
-        let prompts = self.bucket.kind != StepKind::Decode;
+        let rows = self.bucket.rows;
+        let prompts = self.bucket.kind != StepKind::Decode && self.swap_ab_for(rows).is_none();
         kernels.e4m3_rows.as_ref().filter(|_| prompts)
     }
 
