@@ -172,7 +172,7 @@ __device__ inline void persistent_gather(PersistentPipeline<Tile> pipe, const Te
   }
 }
 
-/* acc = this warpgroup's sums over `steps` k-blocks; of weights in 8 bits alone those of at least `rows` batch rows. */
+/* acc = this warpgroup's sums over `steps` k-blocks; of e4m3.cuh's tiles those of at least `rows` batch rows. */
 template <class Tile>
 __device__ inline void persistent_multiply(typename Tile::Acc &acc, PersistentPipeline<Tile> &pipe, const PersistentProduct &product,
                                            const PersistentWorkTile &tile, uint32_t group, uint32_t steps, uint32_t rows = TG_PERSISTENT_ROWS) {

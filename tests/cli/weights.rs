@@ -109,6 +109,13 @@ fn a_golden_checkpoint_is_scored_and_its_bytes_are_told() {
 }
 
 #[test]
+fn a_cpu_has_no_activations_in_8_bits() {
+    let refused = ["--weights", "fp8", "--activations", "fp8", "a"];
+    let command = ["generate", "-m", "random:tiny", "--device", "cpu"];
+    run(&[&command[..], &refused].concat()).fails(2, &["--activations fp8", "--device cuda"]);
+}
+
+#[test]
 fn bench_compares_formats() {
     let results = tailgraph(&[
         "bench",

@@ -15,7 +15,11 @@ minutes. `tailgraph synth` writes the checkpoint, which is removed at the end un
 (b) 512 positions, teacher-forced: the mean |difference| of the next token's logprob to transformers' f32 is no larger
     for tailgraph's bf16 than for transformers' own bf16.
 
-(c) With --soak, the report of profiles/soak.rs on the same model in f32: each request whose logprobs in company and alone
+(c) Weights and activations in 8 bits (`--weights fp8 --activations fp8`), on a GPU: --rows-8-bits positions in one step. The distance of their
+    logits from what the same weights give in f32 is at most 1.05 times that of transformers, which quantizes what every product multiplies
+    alike (E4M3, a scale for each 128 columns of a row) and computes the rest in f32.
+
+(d) With --soak, the report of profiles/soak.rs on the same model in f32: each request whose logprobs in company and alone
     differ by more than rounding does so by a routing tie, shown in the same way: transformers gives the logprobs of both,
     within 1e-3, when near-tied decisions are taken as they must have been.
 
@@ -44,7 +48,7 @@ def main():
 
 
 def parts(report):
-    return [(part, report[part], summary(report[part])) for part in ("f32", "bf16", "soak") if report[part]]
+    return [(part, report[part], summary(report[part])) for part in ("f32", "bf16", "rows_8_bits", "soak") if report[part]]
 
 
 def arguments():
@@ -54,6 +58,7 @@ def arguments():
     parser.add_argument("--prompts", type=int, default=1024)
     parser.add_argument("--tokens", type=int, default=32, help="of a prompt in (a)")
     parser.add_argument("--positions", type=int, default=512, help="in (b)")
+    parser.add_argument("--rows-8-bits", type=int, default=2048, help="positions in (c)")
     parser.add_argument("--batch", type=int, default=128, help="prompts that transformers takes at once")
     parser.add_argument("--soak", help="the JSON of profiles/soak.rs")
     return parser.parse_args()
@@ -70,6 +75,8 @@ def compare(options, work):
     prompts[:, 0] = text[:, 0] = 1
     save_file({"input_ids": prompts.int()}, work / "prompts.safetensors")
     save_file({"input_ids": text[:, :-1].contiguous().int()}, work / "text.safetensors")
+    many = torch.randint(8, vocabulary, (1, options.rows_8_bits), generator=draw)
+    save_file({"input_ids": many.int()}, work / "many.safetensors")
 
     def score(dtype, prompts, *more):
         output = work / f"logits-{dtype}.safetensors"
@@ -87,6 +94,9 @@ def compare(options, work):
     narrow = "bf16" if on_gpu else "f32"
     ours_text, _ = clock.part(f"tailgraph {narrow}", score, narrow, "text.safetensors")
     ours_text = ours_text["logits.0"]
+    rows_8_bits = None
+    if on_gpu:
+        rows_8_bits, _ = clock.part("tailgraph 8 bits", score, "bf16", "many.safetensors", "--weights", "fp8", "--activations", "fp8")
 
     reference = clock.part("transformers load", Reference, checkpoint, options.device)
     theirs_text = clock.part("transformers bf16", lambda: reference.logits(text[:, :-1])[0].cpu())
@@ -98,6 +108,8 @@ def compare(options, work):
     again = clock.part("transformers f32, again", reference.last_logits, prompts, max(options.batch * 3 // 8, 1))
     exact = clock.part("comparison", compare_f32, reference, prompts, ours, theirs, margins, again)
     soak = clock.part("soak's jumps", explain_soak, reference, options) if options.soak else None
+    if rows_8_bits:  # last: the weights are others from here on
+        rows_8_bits = clock.part("transformers 8 bits", compare_8_bits, reference, many, rows_8_bits["logits.0"])
     return {
         **about(options),
         "model": options.model,
@@ -106,6 +118,7 @@ def compare(options, work):
         "experts": experts,
         "f32": exact,
         "bf16": compare_bf16(ours_text, theirs_text, exact_text, text[0, 1:]),
+        "rows_8_bits": rows_8_bits,
         "soak": soak,
     }
 
@@ -198,6 +211,15 @@ def compare_bf16(ours, theirs, exact, targets):
     }
 
 
+def compare_8_bits(reference, tokens, ours):
+    reference.quantize_weights()
+    exact = reference.logits(tokens)[0].cpu()
+    with reference.quantized_rows():
+        theirs = reference.logits(tokens)[0].cpu()
+    found = {"tailgraph": relative(ours, exact), "transformers": relative(theirs, exact)}
+    return {"holds": found["tailgraph"] <= 1.05 * found["transformers"], "positions": len(ours), "relative_distance_to_f32": found}
+
+
 def explain_soak(reference, options):
     report = json.loads(Path(options.soak).read_text())
     if report["model"] != options.model:
@@ -227,6 +249,9 @@ def summary(part):
             f" {part['transformers_against_itself']['prompts_beyond_tolerance']}), relative error {error['pooled']:.2e}"
             f" (largest of a prompt {error['largest_routing_ties_decided_alike']:.2e} with routing ties decided alike)"
         )
+    if "relative_distance_to_f32" in part:
+        found = part["relative_distance_to_f32"]
+        return f"{part['positions']} positions, relative distance to f32 {found['tailgraph']:.4f}, transformers {found['transformers']:.4f}"
     if "jumps" in part:
         return f"{len(part['jumps'])} of {part['requests']} requests have a routing tie decided differently in company"
     found = part["mean_logprob_difference_to_transformers_f32"]

@@ -4,6 +4,7 @@ in f32 without TF32, and the routing decisions that it takes on the way.
 bf16 values are exact in f32, so the f32 model is the bf16 one with wider parameters: the checkpoint is read once.
 """
 
+import contextlib
 import importlib.util
 import time
 from dataclasses import dataclass
@@ -63,6 +64,30 @@ class Reference:
     def widen(self):
         """From bf16 to f32."""
         self.model.float()
+
+    def quantize_weights(self):
+        """Projections become E4M3 with a scale for each output, in f32, as `--weights fp8` has them."""
+        for name, weight in self.model.model.layers.named_parameters():
+            if weight.dim() > 1 and not name.endswith(("gate.weight", "conv.conv.weight")):
+                weight.data = e4m3(weight.data, weight.shape[-1])
+        self.model.set_experts_implementation("eager")
+
+    @contextlib.contextmanager
+    def quantized_rows(self):
+        """Within, what projections multiply is E4M3 with a scale for each 128 columns of a row."""
+        plain = torch.nn.functional.linear
+        as_they_are = [self.model.lm_head.weight, *(gate.weight for gate in self.gates.values())]
+
+        def linear(rows, weight, bias=None):
+            if any(weight is one for one in as_they_are):
+                return plain(rows, weight, bias)
+            return plain(e4m3(rows, 128), weight, bias)
+
+        torch.nn.functional.linear = linear
+        try:
+            yield
+        finally:
+            torch.nn.functional.linear = plain
 
     def logits(self, tokens, last=False):
         """[N, T, V] of tokens [N, T], or [N, V] of the last position alone, f32."""
@@ -215,6 +240,13 @@ class Found:
     left: float
     logits: torch.Tensor
     ties: list
+
+
+def e4m3(values, columns):
+    """What is left of values whose every `columns` columns, a multiple of which there are, have a scale: the largest becomes 448."""
+    blocks = values.unflatten(-1, (-1, columns))
+    scales = blocks.abs().amax(-1, keepdim=True).clamp(min=2.0**-100) / 448
+    return ((blocks / scales).to(torch.float8_e4m3fn).to(values.dtype) * scales).flatten(-2)
 
 
 def relative(found, expected):

@@ -27,6 +27,7 @@ PROGRAMS = {
     # Steps of more rows than any that decode has: the kernels of many rows, and attention of prompts over several tiles.
     "many": ["score", "--logprobs", "--input", "many.jsonl"],
     "many-f32": ["score", "--logprobs", "--dtype", "f32", "--input", "many.jsonl"],
+    "many-8-bits": ["score", "--logprobs", "--weights", "fp8", "--activations", "fp8", "--input", "many.jsonl"],
     # The most new tokens with which racecheck was seen to live under device-graph, and the fewest with which it died when
     # decode steps' graphs launched themselves (from the third on).
     "two": ["generate", "--raw", "--max-new-tokens", "2", "hello"],

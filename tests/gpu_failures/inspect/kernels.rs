@@ -73,6 +73,51 @@ fn more_experts_have_kernels_of_their_own() {
     assert!(!shown.contains("_e64"));
 }
 
+/// Prompts of many tokens alone, and of those what has weights in 8 bits; where that cannot be it is refused.
+#[test]
+fn prompts_have_rows_in_8_bits_where_they_are_asked_for() {
+    let calls = ["inspect", "--model", "random:lfm2-8b-a1b", "--calls"];
+    let asked = ["--activations", "fp8"];
+    let listed = |more: &[&str]| Run::new(&calls).and(&asked).and(more).end();
+    let of = |kind: &str, rows: &str| {
+        let shown = listed(&["--weights", "fp8", "--kind", kind, "--tokens", rows]);
+        text(&shown).to_owned()
+    };
+    let many = of("mixed", "8192");
+    for name in [
+        "tg_e4m3_rows",
+        "gate_up_e4m3_rows",
+        "down_e4m3_rows",
+        "tg_persistent_e4m3_rows_w256",
+    ] {
+        assert!(many.contains(name), "{name}: {many}");
+    }
+    assert!(!many.contains("tg_persistent_bf16_e4m3"), "{many}");
+    for few in [of("mixed", "512"), of("decode", "256")] {
+        assert!(!few.contains("e4m3_rows"), "{few}");
+        assert!(few.contains("bf16_e4m3"), "{few}");
+    }
+    for (more, words) in [
+        (
+            &["--weights", "as-is"][..],
+            "weights in bf16: expected --dtype bf16",
+        ),
+        (&["--weights", "fp8", "--dtype", "f32"], "with --dtype f32"),
+        (
+            &["--weights", "fp8", "--gpu", "a100"],
+            "expected a GPU of compute capability 9.0",
+        ),
+    ] {
+        let refused = listed(more);
+        assert_eq!(refused.code, 2, "{more:?}");
+        assert!(
+            refused.stderr.contains(words),
+            "{more:?}: {}",
+            refused.stderr
+        );
+    }
+}
+
 /// A file that is named says which kernels are called, here as in a run.
 #[test]
 fn calls_are_those_of_the_kernel_file_that_is_named() {
