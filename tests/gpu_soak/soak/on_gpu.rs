@@ -5,7 +5,7 @@ use super::probe::ProbeLog;
 use std::sync::Arc;
 use tailgraph::backend::cuda::device::{GpuDevice, GpuStages, launched};
 use tailgraph::backend::cuda::driver::gpu::OpenGpu;
-use tailgraph::backend::cuda::engine::model::{InOrder, Placement, programs};
+use tailgraph::backend::cuda::engine::model::{InOrder, programs};
 use tailgraph::backend::cuda::engine::program::StepProgram;
 use tailgraph::backend::device::EngineSpec;
 use tailgraph::backend::{Device, GpuSpec, LaunchWay, SharedSink};
@@ -57,15 +57,8 @@ impl OnGpu {
         let (gpu, plan) = (&self.gpu, &self.plan);
         let options = options.one_step_in_flight();
         let bucket_sizes = plan.bucket_sizes.reachable(&options);
-        let placement = Placement {
-            plan,
-            stages: &plan.stages,
-            bucket_sizes: &bucket_sizes,
-            options: &options,
-            dtype,
-            sink: &None,
-            hold: true,
-        };
+        let (device, spec) = (self.device(dtype), self.spec(&options, &None));
+        let placement = device.placement(&spec, &bucket_sizes, &options, true);
         let log = ProbeLog::new(
             &gpu.context,
             &gpu.module,
