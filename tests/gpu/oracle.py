@@ -79,7 +79,7 @@ def compare(options, work):
     save_file({"input_ids": many.int()}, work / "many.safetensors")
 
     def score(dtype, prompts, *more):
-        output = work / f"logits-{dtype}.safetensors"
+        output = work / f"logits-of-{prompts}"
         size = ["--max-seqs", "256", "--step-tokens", "4096"] if on_gpu else []
         command = [options.tailgraph, "score", "--model", checkpoint, *run_options(options), *size, "--dtype", dtype]
         command += ["--input", str(work / prompts), "--output", str(output), *more]

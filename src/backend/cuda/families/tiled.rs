@@ -61,8 +61,8 @@ impl Product {
     }
 }
 
-/// Rows as some kernels multiply them ([`Lowering::prepares`]): f32 rows as three bf16 parts each, `[3, rows, K]`, or bf16 rows in 8 bits, `[rows, K]`
-/// in whole packed blocks and their scales behind them (kernels/persistent/e4m3_rows.cuh).
+/// Rows as some kernels multiply them: f32 rows as three bf16 parts each, `[3, rows, K]` ([`Lowering::multiplies_bf16x3`]), or bf16 rows in 8 bits,
+/// `[rows, K]` in whole packed blocks and their scales behind them ([`Lowering::multiplies_e4m3_rows`]; kernels/persistent/e4m3_rows.cuh).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Prepared {
     /// They are made of x, and go here.
