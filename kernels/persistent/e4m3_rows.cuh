@@ -37,14 +37,14 @@ __device__ inline E4m3Scale e4m3_scale(float most) {
   return {most < 0x1p126f ? most * (1.0f / E4M3_MOST) : NAN, __fdividef(E4M3_MOST, most)};
 }
 
-/* 16 columns that lie side by side, of eight pairs, as one piece. */
+/* Eight pairs of columns as a piece of 16 bytes. */
 __device__ inline uint4 e4m3_piece(const float2 (&v)[8], float by) {
   auto pair = [&](float2 of) -> uint32_t { return __nv_cvt_float2_to_fp8x2(make_float2(of.x * by, of.y * by), __NV_SATFINITE, __NV_E4M3); };
   auto word = [&](uint32_t t) { return pair(v[2 * t]) | pair(v[2 * t + 1]) << 16; };
   return make_uint4(word(0), word(1), word(2), word(3));
 }
 
-/* The scales of a thread's two rows, a k-block's after another's, of which the next ones are under way. Of other rows there are none. */
+/* The scales of a thread's two rows, a k-block's after another's, of which the next ones are under way. Where rows are not in 8 bits there are none. */
 template <class Tile>
 struct PersistentRowScales {
   const float *of_row[2];

@@ -2,7 +2,7 @@
  *
  * One block an SM stays and takes work tiles of 128 batch rows by WIDTH weight rows, every gridDim.x-th of them; of dense products the host
  * chooses the width whose blocks end soonest (families/persistent/tile.rs). Batch rows are the M operand of wgmma, weight rows its N; of
- * weights in 8 bits it is the other way round, and all consumers have all batch rows (e4m3.cuh).
+ * weights in 8 bits it is the other way round, and all consumers have all batch rows (e4m3.cuh), unless the rows are in 8 bits too (e4m3_rows.cuh).
  *
  *   warps                      | do                                              | wait on                | signal
  *   consumers, two warpgroups  | mainloop over 64 batch rows each, epilogue      | full                   | empty, once a warpgroup

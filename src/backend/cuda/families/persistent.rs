@@ -239,24 +239,23 @@ impl<'a> Lowering<'a> {
         (first, rows, count): (u32, u32, Address),
         columns: u32,
     ) -> Operand {
-        let in_pairs = columns.next_multiple_of(BOX_COLUMNS) / 2;
-        let columns_there = e4m3_rows.map_or(columns, |_| in_pairs);
-        let at = match (e4m3_rows, &persistent.bf16x3, prepared) {
-            (None, None, _) | (_, _, Prepared::There) => x,
-            (Some(E4m3Rows { make, .. }), _, Prepared::Scratch(to)) => {
-                let arguments = arguments![to, x, count, first, rows, columns];
-                self.call_plain(make, (rows, 1, 1), abi::TG_E4M3_ROWS_THREADS, arguments);
-                to
-            }
-            (None, Some(make), Prepared::Scratch(to)) => {
-                let arguments = arguments![to, x, count, first, rows, columns];
-                self.call_plain(make, (rows, 1, 1), abi::TG_BF16X3_THREADS, arguments);
-                to
-            }
+        let make = match (e4m3_rows, &persistent.bf16x3) {
+            (Some(E4m3Rows { make, .. }), _) => Some((make, abi::TG_E4M3_ROWS_THREADS)),
+            (None, Some(make)) => Some((make, abi::TG_BF16X3_THREADS)),
+            (None, None) => None,
         };
+        let at = match (make, prepared) {
+            (Some((make, threads)), Prepared::Scratch(to)) => {
+                let arguments = arguments![to, x, count, first, rows, columns];
+                self.call_plain(make, (rows, 1, 1), threads, arguments);
+                to
+            }
+            (None, _) | (_, Prepared::There) => x,
+        };
+        let in_pairs = columns.next_multiple_of(BOX_COLUMNS) / 2;
         Operand {
             at,
-            columns: columns_there,
+            columns: e4m3_rows.map_or(columns, |_| in_pairs),
         }
     }
 
