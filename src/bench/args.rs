@@ -6,6 +6,7 @@ use super::{Kind, Point};
 use crate::backend::{Handover, LaunchWay, Parallel};
 use crate::command::args::{BucketArgs, EngineArgs, PrecisionArgs, RunArgs};
 use crate::command::paths::open_printed;
+use crate::command::values::parse_seconds;
 use crate::error::Result;
 use crate::files::Out;
 use crate::model::{DType, WeightsAs};
@@ -132,7 +133,7 @@ pub struct MeasuringArgs {
     #[arg(long, short, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     pub repeats: u32,
     /// Idle time before each measured run, so that a GPU at its power limit recovers from the last one
-    #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = pause)]
+    #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = |s: &str| parse_seconds(s, 0.0..=3600.0))]
     pub pause: Duration,
     /// The device's memory bandwidth in GB/s, for the floor [default: known for some GPUs, see `inspect --gpu`]
     #[arg(long, value_name = "GB/S", value_parser = above_zero)]
@@ -275,10 +276,4 @@ pub fn above_zero(text: &str) -> std::result::Result<f64, String> {
     let found = text.parse().ok();
     let found = found.filter(|&x: &f64| x > 0.0 && x.is_finite());
     found.ok_or_else(|| "expected a number above 0".to_owned())
-}
-
-fn pause(text: &str) -> std::result::Result<Duration, String> {
-    let seconds = text.parse().ok().filter(|&x: &f64| x <= 3600.0);
-    let found = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    found.ok_or_else(|| "expected seconds, 0 to 3600".to_owned())
 }

@@ -1,6 +1,6 @@
 //! Flags that several commands share: which model, on what it runs, how large.
 
-use super::values::{of_a_run, parse_tokens};
+use super::values::{of_a_run, parse_seconds, parse_tokens};
 use crate::backend::{Handover, LaunchWay, Parallel};
 use crate::io::row::MAX_TIMEOUT_MS;
 use crate::model::{DType, WeightsAs};
@@ -97,7 +97,7 @@ pub struct RecordArg {
 #[derive(Debug, Clone, Default, Args)]
 pub struct TextArgs {
     /// Time that a row's template and tokenizer may take; past it the row fails [default: 5]
-    #[arg(long, value_name = "SECONDS", value_parser = parse_text_timeout)]
+    #[arg(long, value_name = "SECONDS", value_parser = |s: &str| parse_seconds(s, 0.001..=86400.0))]
     pub text_timeout: Option<Duration>,
 }
 
@@ -105,15 +105,6 @@ impl TextArgs {
     pub fn timeout(&self) -> Duration {
         self.text_timeout.unwrap_or(threads::DEFAULT_LIMIT)
     }
-}
-
-fn parse_text_timeout(text: &str) -> Result<Duration, String> {
-    let seconds = text
-        .parse()
-        .ok()
-        .filter(|seconds| (0.001..=86400.0).contains(seconds));
-    let timeout = seconds.map(Duration::from_secs_f64);
-    timeout.ok_or_else(|| "expected seconds, from 0.001 to 86400".to_owned())
 }
 
 /// Sizes of the engine; `doctor` shows their arithmetic.

@@ -2,10 +2,11 @@
 
 use crate::backend::{Handover, LaunchWay, Parallel};
 use crate::model::{DType, WeightsAs};
-use crate::plan::Activations;
-use crate::plan::StepKind;
+use crate::plan::{Activations, StepKind};
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use std::ops::RangeInclusive;
+use std::time::Duration;
 
 impl ValueEnum for DType {
     fn value_variants<'a>() -> &'a [Self] {
@@ -40,6 +41,16 @@ impl ValueEnum for WeightsAs {
     fn to_possible_value(&self) -> Option<PossibleValue> {
         Some(PossibleValue::new(self.name()))
     }
+}
+
+/// A time within these seconds.
+///
+/// # Errors
+/// It is something else; the message says what is expected.
+pub fn parse_seconds(text: &str, within: RangeInclusive<f64>) -> Result<Duration, String> {
+    let seconds = text.parse().ok().filter(|seconds| within.contains(seconds));
+    let time = seconds.map(Duration::from_secs_f64);
+    time.ok_or_else(|| format!("expected seconds, {} to {}", within.start(), within.end()))
 }
 
 /// A number of tokens from 1 to `most`: 4096, 4K (times 1,024) or 4k (times 1,000).
