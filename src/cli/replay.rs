@@ -74,6 +74,14 @@ fn check_model(recording: &Reader, source: &ModelSource) -> Result<()> {
     }
 }
 
+/// What a recording names so, where there is such.
+fn known<T>(found: Option<T>, what: &str, name: &str, expected: &str) -> Result<T> {
+    found.ok_or_else(|| {
+        let name = quote::text(name);
+        Error::Usage(format!("found the {what} {name}, expected {expected}"))
+    })
+}
+
 /// The recorded sizes; on a GPU in the recorded type, unless another is asked for.
 fn run_spec(args: ReplayArgs, header: &Header) -> Result<RunSpec> {
     let (dtype, weights) = (args.precision.dtype(), args.precision.weights);
@@ -97,29 +105,17 @@ fn run_spec(args: ReplayArgs, header: &Header) -> Result<RunSpec> {
             gpu.launch = LaunchWay::HostKernels;
         }
         if dtype.is_none() && header.device != "cpu" {
-            gpu.dtype = DType::by_name(&header.dtype).ok_or_else(|| {
-                Error::Usage(format!(
-                    "found the dtype {}, expected f32, bf16 or f16",
-                    quote::text(&header.dtype)
-                ))
-            })?;
+            let found = DType::by_name(&header.dtype);
+            gpu.dtype = known(found, "dtype", &header.dtype, "f32, bf16 or f16")?;
         }
         if let (None, Some(name)) = (activations, &header.activations) {
-            gpu.activations = Activations::by_name(name).ok_or_else(|| {
-                let name = quote::text(name);
-                Error::Usage(format!(
-                    "found the activations {name}, expected as-is or fp8"
-                ))
-            })?;
+            let found = Activations::by_name(name);
+            gpu.activations = known(found, "activations", name, "as-is or fp8")?;
         }
     }
     if let (None, Some(name)) = (weights, &header.weights) {
-        spec.weights = WeightsAs::by_name(name).ok_or_else(|| {
-            let name = quote::text(name);
-            Error::Usage(format!(
-                "found the weights {name}, expected as-is, bf16 or fp8"
-            ))
-        })?;
+        let found = WeightsAs::by_name(name);
+        spec.weights = known(found, "weights", name, "as-is, bf16 or fp8")?;
     }
     let shape = &header.engine;
     spec.limits = Limits {

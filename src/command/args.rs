@@ -66,8 +66,8 @@ pub struct PrecisionArgs {
     /// fp8 makes projections e4m3, which is 8 bits, with a scale for each output channel (not with f16 on GPUs) [default: as-is]
     #[arg(long, value_name = "FORMAT")]
     pub weights: Option<WeightsAs>,
-    /// How many prompt tokens at a time are multiplied with weights in 8 bits: fp8 makes activations e4m3 too, with a scale for each 128
-    /// (bf16 on GPUs of compute capability 9.0); as-is leaves them in their type [default: as-is]
+    /// Format of the activations that steps with more than 1,024 tokens of prompts multiply with weights in 8 bits: fp8 is e4m3, with a scale
+    /// for each 128 (GPUs of compute capability 9.0, with --dtype bf16); as-is is that of --dtype [default: as-is]
     #[arg(long, value_name = "FORMAT")]
     pub activations: Option<Activations>,
 }

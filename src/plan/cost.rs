@@ -15,7 +15,7 @@ pub enum Activations {
     /// In the type of rows.
     #[default]
     Stored,
-    /// Of rows in e4m3, with a scale for each 128 columns of a row.
+    /// With rows in e4m3, and a scale for each 128 columns of a row.
     FP8,
 }
 

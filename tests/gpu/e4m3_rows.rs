@@ -2,16 +2,18 @@
 
 use crate::common::random::Random;
 use crate::experts::case::MixtureCase;
-use crate::rig::{E4M3_ROWS, Rig, assert_same_bits, config};
+use crate::rig::{E4M3_ROWS, Rig, config};
 use crate::routing::mixture;
 use crate::support::Gpu;
 use crate::tiled::{Case, EPILOGUES};
 use tailgraph::backend::cuda::families::tiled::{Epilogue, Rows};
 use tailgraph::backend::cuda::tuning::variants::{Experts, Variant};
+use tailgraph::model::ModelConfig;
 
-/// Whether the GPU has them.
-fn has(rig: &Rig) -> bool {
-    rig.kernels.products.persistent.is_some()
+/// Where the GPU has their kernels.
+fn rig(gpu: &Gpu, config: ModelConfig) -> Option<Rig<'_>> {
+    let rig = Rig::new(gpu, config, E4M3_ROWS);
+    rig.kernels.products.persistent.is_some().then_some(rig)
 }
 
 #[test]
@@ -19,10 +21,9 @@ fn has(rig: &Rig) -> bool {
 fn ragged_rows_become_8_bits_as_on_the_host() {
     let gpu = Gpu::new();
     let mut random = Random(80);
-    let rig = Rig::new(&gpu, config(), E4M3_ROWS);
-    if !has(&rig) {
+    let Some(rig) = rig(&gpu, config()) else {
         return;
-    }
+    };
     for (bucket, columns) in [(300, 32), (300, 224), (260, 320)] {
         let case = Case::identity(&mut random, &rig, bucket - 9, columns);
         let by = Some(Variant::PERSISTENT);
@@ -31,7 +32,7 @@ fn ragged_rows_become_8_bits_as_on_the_host() {
         for (i, (&found, (&x, &expected))) in y.iter().zip(case.x.iter().zip(&expected)).enumerate()
         {
             let is_near = |a: f32, b: f32| (a - b).abs() <= 1e-6 * b.abs();
-            // Of two as near either will do.
+            // Where two are as near, either will do.
             assert!(
                 is_near(found, expected) || is_near((found + expected) / 2.0, x),
                 "row {} column {} of {columns}: {x} became {found}, expected {expected}",
@@ -48,10 +49,9 @@ fn ragged_rows_become_8_bits_as_on_the_host() {
 fn ragged_products_of_rows_in_8_bits_are_those_of_f64() {
     let gpu = Gpu::new();
     let mut random = Random(81);
-    let rig = Rig::new(&gpu, config(), E4M3_ROWS);
-    if !has(&rig) {
+    let Some(rig) = rig(&gpu, config()) else {
         return;
-    }
+    };
     for (bucket, outputs, inner) in [
         (300, 264, 544),
         (512, 520, 1056),
@@ -76,10 +76,9 @@ fn ragged_mixtures_of_rows_in_8_bits_are_those_of_f64() {
         (512, 160, 96, 4, 4, 2),
         (640, 96, 160, 8, 8, 4),
     ] {
-        let rig = Rig::new(&gpu, mixture(hidden, inner, experts, top_k), E4M3_ROWS);
-        if !has(&rig) {
+        let Some(rig) = rig(&gpu, mixture(hidden, inner, experts, top_k)) else {
             return;
-        }
+        };
         let case = MixtureCase {
             by: Some(Experts::Persistent),
             ..MixtureCase::new(&mut random, &rig, bucket - 7, among)
@@ -94,25 +93,13 @@ fn ragged_mixtures_of_rows_in_8_bits_are_those_of_f64() {
 fn a_row_in_8_bits_does_not_depend_on_its_companions() {
     let gpu = Gpu::new();
     let mut random = Random(83);
-    let rig = Rig::new(&gpu, config(), E4M3_ROWS);
-    if !has(&rig) {
+    let Some(rig) = rig(&gpu, config()) else {
         return;
-    }
-    let by = Some(Variant::PERSISTENT);
+    };
     for (bucket, outputs, inner) in [(1100, 2048, 2048), (2048, 6144, 544)] {
         for epilogue in [Epilogue::StoreF32, Epilogue::SiluMul] {
             let case = Case::new(&mut random, &rig, bucket, outputs, inner);
-            let all = case.run(&rig, bucket, epilogue, false, Rows::Step, by);
-            let row = random.below(bucket);
-            for place in [0, 70, bucket / 2 + 130, bucket - 1] {
-                let moved = case.moved(&mut random, &rig, row, place);
-                let y = moved.run(&rig, bucket, epilogue, false, Rows::Step, by);
-                assert_same_bits(
-                    &format!("{epilogue:?}: row {row} of {bucket} at {place}"),
-                    &y[place * outputs..][..outputs],
-                    &all[row * outputs..][..outputs],
-                );
-            }
+            case.check_companions(&mut random, &rig, epilogue, Variant::PERSISTENT, "");
         }
     }
 }

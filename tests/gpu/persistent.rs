@@ -121,19 +121,9 @@ fn a_row_by_every_tile_does_not_depend_on_its_companions() {
         for (bucket, weight_rows, inner, tile) in SHAPES {
             for epilogue in [Epilogue::StoreF32, Epilogue::SiluMul] {
                 let outputs = whole(types, outputs(weight_rows, epilogue));
-                let by = Some(Variant::PERSISTENT);
                 let case = Case::new(&mut random, &rig, bucket, outputs, inner);
-                let all = case.run(&rig, bucket, epilogue, false, Rows::Step, by);
-                let row = random.below(bucket);
-                for place in [0, 70, bucket / 2 + 130, bucket - 1] {
-                    let moved = case.moved(&mut random, &rig, row, place);
-                    let y = moved.run(&rig, bucket, epilogue, false, Rows::Step, by);
-                    assert_same_bits(
-                        &format!("{types:?} {tile} {epilogue:?}: row {row} of {bucket} at {place}"),
-                        &y[place * outputs..][..outputs],
-                        &all[row * outputs..][..outputs],
-                    );
-                }
+                let what = format!("{types:?} {tile}");
+                case.check_companions(&mut random, &rig, epilogue, Variant::PERSISTENT, &what);
             }
         }
     }

@@ -160,6 +160,29 @@ impl Case {
         }
     }
 
+    /// Fails where a row of a full bucket has other bits behind other rows, as [`Case::moved`] has it.
+    pub fn check_companions(
+        &self,
+        random: &mut Random,
+        rig: &Rig,
+        epilogue: Epilogue,
+        by: Variant,
+        what: &str,
+    ) {
+        let (bucket, outputs, by) = (self.rows(), self.outputs, Some(by));
+        let all = self.run(rig, bucket, epilogue, false, Rows::Step, by);
+        let row = random.below(bucket);
+        for place in [0, 70, bucket / 2 + 130, bucket - 1] {
+            let moved = self.moved(random, rig, row, place);
+            let y = moved.run(rig, bucket, epilogue, false, Rows::Step, by);
+            assert_same_bits(
+                &format!("{what} {epilogue:?}: row {row} of {bucket} at {place}"),
+                &y[place * outputs..][..outputs],
+                &all[row * outputs..][..outputs],
+            );
+        }
+    }
+
     /// (expected, sum of the magnitudes that were added) of one output.
     fn expected(&self, r: usize, n: usize, epilogue: Epilogue, bias: bool) -> (f64, f64) {
         let dot = |w: &[f32]| {

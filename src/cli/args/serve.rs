@@ -36,7 +36,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = parse_queue, help_heading = "Server")]
     pub max_queue: usize,
     /// Time for answers that are under way when a signal comes. A second signal ends the server at once
-    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = |s: &str| parse_seconds(s, 0.0..=86400.0), help_heading = "Server")]
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = |s: &str| parse_seconds(s, 0.0..=1e9), help_heading = "Server")]
     pub drain_timeout: Duration,
     /// Serve /v1/files and /v1/batches, which are kept in this folder. One batch runs at a time, with at most half of the server's
     /// slots; a server that is started again goes on with the rest

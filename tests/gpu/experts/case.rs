@@ -239,7 +239,7 @@ impl MixtureCase {
             let what = format!("{types:?} rows {rows} of {bucket} row {row}");
             // y near the middle of two values may round the other way: a few of them, by one step.
             let (expected, sizes) = self.expected(rig, row);
-            // Of those in 8 bits the steps are larger, and so are the sums' errors, of which some make y round the other way.
+            // In 8 bits the steps are larger, and so are the sums' errors, of which some make y round the other way.
             let y = match types.activations {
                 Activations::FP8 => 0.25,
                 Activations::Stored => rounding(types.compute) * 0.5,

@@ -60,13 +60,8 @@ impl GpuStages {
         let shares = self.gpus.iter().zip(spec.plan.shares(self.gpus.len())?);
         let program = |(device, stages): (&GpuDevice, _)| {
             let placement = Placement {
-                plan: spec.plan,
                 stages,
-                bucket_sizes,
-                options,
-                spec: &device.spec,
-                sink: spec.sink,
-                hold,
+                ..device.placement(spec, bucket_sizes, options, hold)
             };
             Ok(StageProgram {
                 gpu: device.gpu.clone(),
